@@ -1,0 +1,88 @@
+#include "cost/stack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/data_folder.h"
+#include "base/schema.h"
+
+namespace stepcast {
+namespace {
+
+struct Constant {
+  const char* name;
+  double Stack::*member;
+};
+
+constexpr std::array kConstants = {
+    Constant{"launch_s", &Stack::launch_s},
+    Constant{"kernels_factor", &Stack::kernels_factor},
+    Constant{"elementwise_traffic", &Stack::elementwise_traffic},
+    Constant{"tp_overlap_chunks", &Stack::tp_overlap_chunks},
+    Constant{"fsdp_contention", &Stack::fsdp_contention},
+    Constant{"fixed_step_s", &Stack::fixed_step_s},
+    Constant{"fragmentation", &Stack::fragmentation},
+    Constant{"context_bytes", &Stack::context_bytes},
+    Constant{"nccl_bytes_per_communicator", &Stack::nccl_bytes_per_communicator},
+    Constant{"logits_bytes", &Stack::logits_bytes},
+    Constant{"ep_host_factor", &Stack::ep_host_factor},
+};
+
+Json load_stack(const std::string& name) {
+  const auto file = data_folder() / "calib" / "stacks" / (name + ".json");
+  Json document = load_json(file);
+  std::vector<Problem> problems;
+  check_schema(document, "stack", file.string(), "", problems);
+  throw_if_any(problems);
+  return document;
+}
+
+// The file to use for a stack's name, and how it was chosen.
+Json choose(const std::string& stack, bool fsdp_like, std::vector<std::string>& assumptions) {
+  const std::vector<std::string> names = data_names("calib/stacks");
+  if (std::find(names.begin(), names.end(), stack) != names.end()) return load_stack(stack);
+  for (const std::string& name : names) {
+    Json document = load_stack(name);
+    const Json stands_for = document.value("stands_for", Json::array());
+    if (std::find(stands_for.begin(), stands_for.end(), stack) == stands_for.end()) continue;
+    assumptions.push_back(fmt::format("software stack {}: constants of {}", stack, name));
+    return document;
+  }
+  const std::string kind = fsdp_like ? "fsdp" : "megatron-lm";
+  assumptions.push_back(fmt::format("software stack \"{}\" is unknown: constants of {}", stack, kind));
+  return load_stack(kind);
+}
+
+}  // namespace
+
+Stack find_stack(const std::string& stack, const std::string& date, bool fsdp_like,
+                 std::vector<std::string>& assumptions) {
+  const Json document = choose(stack, fsdp_like, assumptions);
+  std::string until = date.empty() ? "9999-12" : date;
+  if (until.size() == 4) until += "-12";
+  Stack result;
+  result.name = document["name"];
+  result.kind = document["kind"];
+  bool first = true;
+  for (const Json& entry : document["entries"]) {  // oldest first; the oldest stands for everything before it
+    if (!first && entry["date"].get<std::string>() > until) break;
+    first = false;
+    result.date = entry["date"];
+    if (entry.contains("attention")) result.attention = entry["attention"];
+    if (!entry.contains("constants")) continue;
+    for (const Constant& constant : kConstants)
+      if (entry["constants"].contains(constant.name))
+        result.*constant.member = entry["constants"][constant.name]["value"].get<double>();
+  }
+  return result;
+}
+
+Json stack_json(const Stack& stack) {
+  Json json = {{"name", stack.name}, {"date", stack.date}, {"attention", stack.attention}};
+  for (const Constant& constant : kConstants) json[constant.name] = stack.*constant.member;
+  return json;
+}
+
+}  // namespace stepcast

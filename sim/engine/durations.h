@@ -1,0 +1,20 @@
+// One duration an op of a graph: kernels by the GPU's profile, transfers by the network's closed forms.
+#pragma once
+
+#include <vector>
+
+#include "base/units.h"
+#include "cost/profile.h"
+#include "graph/step_graph.h"
+#include "network/closed_form.h"
+
+namespace stepcast {
+
+struct OpTimes {
+  std::vector<Ticks> ticks;             // by op
+  std::vector<TransferCost> transfers;  // by op; zero for kernels
+};
+
+OpTimes op_times(const StepGraph& graph, const Profile& profile, const ClosedForms& network);
+
+}  // namespace stepcast

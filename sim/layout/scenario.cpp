@@ -1,0 +1,288 @@
+#include "layout/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/data_folder.h"
+#include "base/schema.h"
+#include "layout/rules.h"
+#include "layout/scenario_read.h"
+#include "layout/stage_split.h"
+#include "model/hf_import.h"
+
+namespace stepcast {
+namespace fs = std::filesystem;
+
+bool Recompute::has(const std::string& module) const {
+  return granularity == Granularity::kSelective && std::find(modules.begin(), modules.end(), module) != modules.end();
+}
+
+MegatronArguments megatron_arguments(const Scenario& s) {
+  MegatronArguments a;
+  a.world_size = s.cluster.gpus;
+  a.tensor_model_parallel_size = s.layout.tp;
+  a.context_parallel_size = s.layout.cp;
+  a.pipeline_model_parallel_size = s.layout.pp;
+  a.expert_model_parallel_size = s.layout.ep;
+  a.expert_tensor_parallel_size = s.layout.etp;
+  a.sequence_parallel = s.layout.sequence_parallel;
+  a.virtual_pipeline_model_parallel_size = s.layout.vpp;
+  if (s.layout.schedule == "interleaved") a.microbatch_group_size_per_vp_stage = s.layout.microbatch_group;
+  a.interleaved_schedule = s.layout.schedule == "interleaved";
+  a.pipeline_model_parallel_layout = s.layout.stages;
+  a.overlap_p2p_communication = s.overlap.p2p;
+  a.tp_comm_overlap = s.overlap.tp && s.layout.tp > 1;
+  a.num_layers = s.model.layers;
+  a.mtp_num_layers = s.model.mtp_layers;
+  a.num_attention_heads = s.model.attention.heads;
+  a.num_query_groups = s.model.attention.kv_heads;
+  a.num_experts = s.model.moe ? s.model.moe->experts : 0;
+  a.seq_length = s.batch.seq_len;
+  a.micro_batch_size = s.batch.micro;
+  a.global_batch_size = s.batch.global;
+  return a;
+}
+
+StageSplit split_of(const Scenario& s) {
+  std::vector<Problem> problems;
+  StageSplit split = split_stages(s.model, s.layout.pp, s.layout.vpp, is_v_shaped(s.layout.schedule), s.layout.stages,
+                                  s.name, "/layout/stages", problems);
+  throw_if_any(problems);
+  return split;
+}
+
+bool is_v_shaped(const std::string& schedule) {
+  return schedule == "zb-v" || schedule == "v-half" || schedule == "v-min" || schedule == "dualpipe-v";
+}
+
+namespace {
+
+class Reader {
+ public:
+  Reader(const Json& document, std::string file, std::string prefix, const fs::path& beside)
+      : document_(document), file_(std::move(file)), prefix_(std::move(prefix)), beside_(beside) {}
+
+  Scenario read() {
+    check_schema(document_, "scenario", file_, prefix_, problems_);
+    throw_if_any(problems_);
+    json_ = with_defaults(document_, "scenario");
+    scenario_.name = json_["name"].get<std::string>();
+    read_model_and_cluster();
+    throw_if_any(problems_);
+    read_simple_sections(json_, scenario_);
+    read_layout();
+    read_software();
+    check_precision();
+    check_supported();
+    throw_if_any(problems_);
+    for (const Violation& v : check_rules(megatron_arguments(scenario_)))
+      add(v.pointer, fmt::format("{} (rule {})", v.found, v.rule), v.allowed);
+    check_stages();
+    throw_if_any(problems_);
+    echo();
+    return std::move(scenario_);
+  }
+
+ private:
+  void add(const std::string& pointer, std::string found, std::string allowed) {
+    problems_.push_back({file_, prefix_ + pointer, std::move(found), std::move(allowed)});
+  }
+
+  void read_model_and_cluster() {
+    const Json& model = json_["model"];
+    if (model.is_object()) {
+      read_model_object(model, file_, prefix_ + "/model");
+    } else {
+      try {
+        const fs::path path = resolve_data(model.get<std::string>(), "scenarios/models", beside_, file_, prefix_ + "/model");
+        read_model_object(load_json(path), path.string(), "");
+      } catch (const InputError& error) {
+        problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
+      }
+    }
+    try {
+      scenario_.cluster = read_cluster(json_["cluster"], file_, problems_, beside_, prefix_ + "/cluster");
+      if (json_.contains("calibration")) scenario_.cluster.calibration = json_["calibration"].get<std::string>();
+      resolve_data(scenario_.cluster.calibration, "calib/profiles", beside_, file_, prefix_ + "/calibration");
+    } catch (const InputError& error) {
+      problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
+    }
+  }
+
+  void read_model_object(const Json& object, const std::string& file, const std::string& prefix) {
+    if (!is_hf_config(object)) {
+      scenario_.model = read_model(object, file, prefix, problems_);
+      return;
+    }
+    const HfImport import = import_hf(object, file);
+    scenario_.model = read_model(import.model, file, prefix, problems_);
+    for (const std::string& key : import.ignored) scenario_.assumptions.push_back("model file: key ignored: " + key);
+  }
+
+  void read_layout() {
+    const Json& given = json_["layout"];
+    Layout& l = scenario_.layout;
+    const std::int64_t gpus = scenario_.cluster.gpus;
+    l.tp = given["tp"];
+    l.cp = given["cp"];
+    l.pp = given["pp"];
+    l.vpp = given["vpp"];
+    l.ep = given["ep"];
+    l.etp = scenario_.model.moe ? given.value("etp", l.tp) : std::int64_t{1};
+    if (given.contains("etp") && !scenario_.model.moe && given["etp"] != 1)
+      scenario_.assumptions.push_back("layout.etp has no meaning without experts");
+    l.sequence_parallel = given["sequence_parallel"];
+    if (l.sequence_parallel && l.tp == 1) {
+      l.sequence_parallel = false;
+      scenario_.assumptions.push_back("sequence parallelism is off at TP 1");
+    }
+    l.stages = given.value("stages", std::string());
+    l.cp_comm = enum_of<CpComm>(given["cp_comm"], kCpComms);
+    l.dp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.tp, l.cp, l.pp})));
+    l.edp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.etp, l.ep, l.pp})));
+    read_schedule(given);
+    for (const auto& [key, derived] : {std::pair{"dp", l.dp}, std::pair{"edp", l.edp}}) {
+      if (given.contains(key) && given[key] != derived)
+        add(fmt::format("/layout/{}", key), fmt::format("{} does not follow from the other sizes", given[key].dump()),
+            fmt::format("{}, or leave it out", derived));
+    }
+  }
+
+  void read_schedule(const Json& given) {
+    Layout& l = scenario_.layout;
+    l.schedule = given["schedule"];
+    if (!l.stages.empty()) {
+      const auto symbols = expand_layout_string(l.stages, file_, prefix_ + "/layout/stages", problems_);
+      const auto stages = static_cast<std::int64_t>(symbols.size());
+      const bool vpp_given = document_.contains("layout") && document_["layout"].contains("vpp") &&
+                             !document_["layout"]["vpp"].is_null();
+      if (!vpp_given && stages % l.pp == 0 && stages > 0) l.vpp = stages / l.pp;
+    }
+    if (l.schedule == "auto") l.schedule = l.vpp > 1 ? "interleaved" : "1f1b";
+    if (is_v_shaped(l.schedule)) {
+      if (l.vpp > 2) add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule), "1 or 2 (always two chunks a rank)");
+      l.vpp = 2;
+    } else if (l.vpp > 1 && l.schedule != "interleaved" && l.schedule != "bfs") {
+      add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule), "1, or schedule interleaved or bfs");
+    }
+    l.microbatch_group = given.value("microbatch_group", l.pp);
+  }
+
+  void read_software() {
+    const Json& given = json_["software"];
+    scenario_.software = {given["stack"], given.value("release", std::string()), given.value("date", std::string())};
+  }
+
+  void check_precision() {
+    const Gpu& gpu = scenario_.cluster.gpu;
+    const std::string recipe = json_["precision"]["recipe"];
+    const auto refuse = [&](const std::string& needs, const std::string& allowed) {
+      add("/precision/recipe", fmt::format("{} on {}: {}", recipe, gpu.kind, needs), allowed);
+    };
+    const std::string low = gpu.fp8_flops > 0 ? "fp32, fp16, bf16, fp8-tensor, fp8-block" : "fp32, fp16, bf16";
+    switch (scenario_.precision.recipe) {
+      case Recipe::kFp8Tensor:
+      case Recipe::kFp8Block:
+        if (gpu.fp8_flops <= 0) refuse("no FP8 tensor cores", low);
+        if (scenario_.precision.recipe == Recipe::kFp8Block && gpu.compute_capability >= 10)
+          scenario_.warnings.emplace_back("fp8-block on Blackwell is emulated with MXFP8");
+        break;
+      case Recipe::kMxfp8:
+        if (gpu.compute_capability < 10) refuse("MXFP8 is Blackwell only", low);
+        break;
+      case Recipe::kNvfp4:
+        if (gpu.fp4_flops <= 0) refuse("NVFP4 needs FP4 tensor cores (SM100 or newer)", low + ", nvfp4-weights");
+        break;
+      case Recipe::kNvfp4Weights:
+        if (gpu.fp4_flops <= 0)
+          scenario_.warnings.emplace_back("nvfp4-weights is emulated here: weights are decoded to BF16 in the kernel");
+        break;
+      default:
+        break;
+    }
+  }
+
+  // What the scenario may ask for and this version does not simulate is refused rather than ignored.
+  void check_supported() {
+    std::vector<Problem> missing;
+    const auto need = [&](bool asked, const std::string& pointer, const std::string& what, const std::string& allowed) {
+      if (asked) missing.push_back({file_, prefix_ + pointer, what + " is not simulated yet", allowed});
+    };
+    const Scenario& s = scenario_;
+    need(s.layout.schedule != "1f1b" && s.layout.schedule != "interleaved" && s.layout.schedule != "gpipe",
+         "/layout/schedule", "schedule " + s.layout.schedule, "1f1b, interleaved, gpipe, auto");
+    need(json_["training"]["kind"] == "lora", "/training/kind", "lora", "pretrain");
+    need(s.optimizer.onebit, "/optimizer/compression", "1bit-adam", "none");
+    need(s.optimizer.kind == OptimizerKind::kMuon, "/optimizer/kind", "muon", "adam, sgd");
+    need(!s.offload.activations.empty(), "/offload/activations", "activation offload", "[]");
+    need(s.offload.resident_expert_fraction < 1, "/offload/experts/resident_fraction", "expert offload", "1");
+    need(!s.batch.lengths.empty(), "/batch/lengths", "packed data", "leave it out");
+    need(s.model.vision.has_value(), "/model/vision", "a vision encoder's step", "leave it out");
+    need(s.moe.routing.kind == RoutingKind::kHistogram || s.moe.routing.kind == RoutingKind::kDirichlet,
+         "/moe/routing/kind", json_["moe"]["routing"]["kind"].get<std::string>() + " routing", "balanced, zipf");
+    for (const char* key : {"slow_gpus", "slow_links", "failed_nics"})
+      need(!json_["disturbances"][key].empty(), fmt::format("/disturbances/{}", key), key, "[]");
+    if (!missing.empty() && problems_.empty()) throw NotSimulated(missing);
+    problems_.insert(problems_.end(), missing.begin(), missing.end());
+  }
+
+  void check_stages() {
+    const Layout& l = scenario_.layout;
+    if (!problems_.empty()) return;
+    const StageSplit split = split_stages(scenario_.model, l.pp, l.vpp, is_v_shaped(l.schedule), l.stages, file_,
+                                          prefix_ + "/layout/stages", problems_);
+    if (l.stages.empty() && l.pp > 1) scenario_.assumptions.push_back("layers over pipeline stages: " + split.how);
+  }
+
+  void echo() {
+    const Layout& l = scenario_.layout;
+    Json& layout = json_["layout"];
+    layout["etp"] = l.etp;
+    layout["dp"] = l.dp;
+    layout["edp"] = l.edp;
+    layout["vpp"] = l.vpp;
+    layout["sequence_parallel"] = l.sequence_parallel;
+    layout["schedule"] = l.schedule;
+    layout["microbatch_group"] = l.microbatch_group;
+    json_["model"] = model_json(scenario_.model);
+    json_["cluster"] = cluster_json(scenario_.cluster);
+    json_["calibration"] = scenario_.cluster.calibration;
+    json_["moe"]["dedup"] = scenario_.moe.dedup;
+    json_["optimizer"]["grad_dtype"] = name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);
+    if (!json_["free"].empty()) scenario_.assumptions.emplace_back("`free` is used by search only");
+    scenario_.resolved = json_;
+  }
+
+  const Json& document_;
+  std::string file_;
+  std::string prefix_;
+  fs::path beside_;
+  Json json_;
+  Scenario scenario_;
+  std::vector<Problem> problems_;
+};
+
+}  // namespace
+
+Scenario load_scenario(const fs::path& file, const std::vector<std::string>& assignments) {
+  Json document = load_json(file);
+  std::vector<Problem> problems;
+  for (const std::string& assignment : assignments) {
+    try {
+      apply_set(document, assignment);
+    } catch (const InputError& error) {
+      problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+    }
+  }
+  throw_if_any(problems);
+  return read_scenario(document, file.string(), "", file.parent_path());
+}
+
+Scenario read_scenario(const Json& document, const std::string& file, const std::string& prefix,
+                       const fs::path& beside) {
+  return Reader(document, file, prefix, beside).read();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,40 @@
+// Memory that is neither a model state nor an activation: gathered parameters of ZeRO-3, buffers of the token
+// dispatcher and of TP overlap, and what lies outside the allocator (CUDA context, communicators).
+#pragma once
+
+#include <cstdint>
+
+#include "cost/stack.h"
+#include "layout/scenario.h"
+#include "layout/stage_split.h"
+
+namespace stepcast {
+
+// DeepEP's NVLink and RDMA buffers (DEP csrc/legacy/config.hpp, deep_ep/buffers/legacy.py), ch = SMs / 2
+// channels, R ranks: ch min(R, 8) recv (hidden_bytes + 8 + 128 16) and 2 ch (R / 8) 128 (hidden_bytes + 8 +
+// 128 16 + 16).
+struct DeepEpBuffers {
+  double nvlink = 0;
+  double rdma = 0;
+};
+
+DeepEpBuffers deepep_buffers(std::int64_t ranks, double hidden_bytes, std::int64_t sms);
+
+// Parameters and gradients that ZeRO-3 holds whole at one moment.
+double gathered_bytes(const Scenario& scenario, const StageSplit& split, std::int64_t rank,
+                      const Stack& stack);
+
+double dispatcher_bytes(const Scenario& scenario);
+double tp_overlap_bytes(const Scenario& scenario);
+
+// Weights of experts that come from the host layer by layer: the running layer and the next.
+double streamed_expert_bytes(const Scenario& scenario);
+
+// Transformer Engine hands autograd a placeholder of the weight gradient and caches one for each shape of
+// weight.
+double cached_gradient_bytes(const Scenario& scenario, const StageSplit& split, std::int64_t rank);
+
+std::int64_t communicators(const Scenario& scenario);
+double runtime_bytes(const Scenario& scenario, const Stack& stack);
+
+}  // namespace stepcast
