@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "base/json.h"
 #include "model/hf_import.h"
 
 namespace stepcast {

@@ -10,6 +10,7 @@
 
 #include "app/commands.h"
 #include "app/model_file.h"
+#include "base/json.h"
 #include "base/units.h"
 #include "cost/stack.h"
 #include "layout/scenario.h"
@@ -18,8 +19,8 @@
 namespace stepcast {
 namespace {
 
-constexpr double kRoom = 0.95;                            // of the device's memory: allocators stall above it
-constexpr std::int64_t kTokensPerStep = 4 * 1024 * 1024;  // a usual batch for a large model
+constexpr double kRoom = 0.95;  // of the device's memory: allocators stall above it
+constexpr std::int64_t kTokensPerStep = std::int64_t{1} << 22;  // a usual batch for a large model
 constexpr std::int64_t kMostRanks = 1 << 20;
 
 struct InitOptions {

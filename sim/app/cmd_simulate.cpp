@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "app/commands.h"
-
+#include "base/json.h"
 #include "memory/advice.h"
 #include "result/document.h"
 
@@ -31,7 +31,8 @@ int run(const Options& options) {
       fmt::print("\nwhat would make it fit\n");
       for (const std::string& line : what_would_fit(scenario, f.memory)) fmt::print("  - {}\n", line);
     }
-    fmt::print("\nsimulated {} tasks on {} ranks (folded) in {:.0f} ms\n", f.tasks, f.ranks_simulated, 1e3 * wall.count());
+    fmt::print("\nsimulated {} tasks on {} ranks (folded) in {:.0f} ms\n", f.tasks, f.ranks_simulated,
+               1e3 * wall.count());
   }
   return f.memory.fits() ? 0 : 1;
 }
@@ -40,14 +41,17 @@ int run(const Options& options) {
 
 void add_simulate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("simulate", "Forecast one training step: time, memory, where it goes");
+  CLI::App* command =
+      app.add_subcommand("simulate", "Forecast one training step: time, memory, where it goes");
   command->add_option("SCENARIO", options->scenario, "scenario file (stepcast/scenario/1)")->required();
-  command->add_option("--set", options->sets, "change a key: /pointer=value (JSON, else a string); repeatable")
+  command
+      ->add_option("--set", options->sets, "change a key: /pointer=value (JSON, else a string); repeatable")
       ->type_name("/pointer=value")
       ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print the result document (stepcast/result/1)");
-  command->footer("Example: stepcast simulate scenarios/moe-1.8t-1024xh100.json --set /layout/tp=2\n"
-                  "Exit code: 0 fits, 1 does not fit, 2 bad input or an illegal layout.");
+  command->footer(
+      "Example: stepcast simulate scenarios/moe-1.8t-1024xh100.json --set /layout/tp=2\n"
+      "Exit code: 0 fits, 1 does not fit, 2 bad input or an illegal layout.");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

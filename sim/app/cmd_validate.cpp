@@ -36,14 +36,18 @@ int run(const Options& options) {
 
 void add_validate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("validate", "Forecasts against published or own runs: the error table");
+  CLI::App* command =
+      app.add_subcommand("validate", "Forecasts against published or own runs: the error table");
   command->add_option("FILE", options->files, "runs (stepcast/runs/1)")->required();
   command->add_flag("--json", options->json, "print the validation document (stepcast/validation/1)");
   command->add_option("--threads", options->threads, "threads to use (0 = all)")->check(CLI::Range(0, 1024));
-  command->add_option("--max-mean-error", options->max_mean_error, "exit with 1 when the mean error is above this fraction")
+  command
+      ->add_option("--max-mean-error", options->max_mean_error,
+                   "exit with 1 when the mean error is above this fraction")
       ->check(CLI::Range(0.0, 1e9));
-  command->footer("Example: stepcast validate scenarios/published/*.json --max-mean-error 0.2\n"
-                  "Exit code: 0, or 1 when the mean error is above --max-mean-error.");
+  command->footer(
+      "Example: stepcast validate scenarios/published/*.json --max-mean-error 0.2\n"
+      "Exit code: 0, or 1 when the mean error is above --max-mean-error.");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

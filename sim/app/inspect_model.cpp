@@ -8,6 +8,7 @@
 
 #include "app/inspect.h"
 #include "app/model_file.h"
+#include "base/json.h"
 #include "base/schema.h"
 #include "model/flops.h"
 #include "model/parameters.h"

@@ -7,11 +7,12 @@
 
 #ifndef STEPCAST_VERSION
 #define STEPCAST_VERSION "unknown"
+#define STEPCAST_BUILD "unknown"
 #endif
 
 int main(int argc, char** argv) {
   CLI::App app{"stepcast forecasts a training step before you book the cluster.", "stepcast"};
-  app.set_version_flag("--version", STEPCAST_VERSION);
+  app.set_version_flag("--version", STEPCAST_VERSION " (" STEPCAST_BUILD ")");
   app.require_subcommand(1);
   int exit_code = 0;
   try {
@@ -23,11 +24,12 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == 0;  // --help, --version
-    app.exit(error);
-    return asked ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "error: {}; see stepcast --help, or stepcast SUBCOMMAND --help\n", error.what());
+    return 2;
   } catch (const stepcast::InputError& error) {
-    for (const auto& problem : error.problems()) fmt::print(stderr, "error: {}\n", stepcast::to_string(problem));
+    for (const auto& problem : error.problems())
+      fmt::print(stderr, "error: {}\n", stepcast::to_string(problem));
     return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: internal: {}\n", error.what());

@@ -14,9 +14,11 @@ namespace {
 
 fs::path find_data_folder() {
   const fs::path program = fs::read_symlink("/proc/self/exe");
-  for (fs::path folder = program.parent_path(); folder != folder.parent_path(); folder = folder.parent_path()) {
+  for (fs::path folder = program.parent_path(); folder != folder.parent_path();
+       folder = folder.parent_path()) {
     for (const fs::path& candidate : {folder / "share" / "stepcast", folder}) {
-      if (fs::exists(candidate / "topologies") && fs::exists(candidate / "scenarios" / "schemas")) return candidate;
+      if (fs::exists(candidate / "topologies") && fs::exists(candidate / "scenarios" / "schemas"))
+        return candidate;
     }
   }
   throw std::runtime_error("no shipped data (topologies, scenarios, calib) found above " + program.string());

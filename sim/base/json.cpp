@@ -35,13 +35,15 @@ Json parse_json(std::string_view text, const std::string& name) {
     if (depth > kMaxDepth) too_deep = true;
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty() && !keys.back().insert(parsed.get<std::string>()).second)
+    if (event == Json::parse_event_t::key && !keys.empty() &&
+        !keys.back().insert(parsed.get<std::string>()).second)
       twice = parsed.get<std::string>();
     return !too_deep;
   };
   try {
     Json document = Json::parse(text, watch);
-    if (too_deep) throw InputError({name, "", "nested too deep", fmt::format("at most {} levels", kMaxDepth)});
+    if (too_deep)
+      throw InputError({name, "", "nested too deep", fmt::format("at most {} levels", kMaxDepth)});
     if (!twice.empty())
       throw InputError({name, "", fmt::format("key \"{}\" is given twice in one object", twice), "once"});
     return document;
@@ -49,7 +51,8 @@ Json parse_json(std::string_view text, const std::string& name) {
     std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line L, column C: …"
     const auto colon = what.find(": ");
     if (colon != std::string::npos) what = what.substr(colon + 2);
-    throw InputError({name, "", fmt::format("not JSON at {}: {}", position(text, error.byte), what), "RFC 8259 JSON"});
+    throw InputError(
+        {name, "", fmt::format("not JSON at {}: {}", position(text, error.byte), what), "RFC 8259 JSON"});
   } catch (const Json::out_of_range& error) {
     throw InputError({name, "", "a number is out of range", "numbers that a double can hold"});
   }
@@ -118,14 +121,17 @@ void apply_set(Json& document, const std::string& assignment) {
     for (const std::string& token : tokens) {
       if (at->is_null()) *at = Json::object();
       if (at->is_array()) {
-        const bool digits = !token.empty() && std::all_of(token.begin(), token.end(), ::isdigit) && token.size() < 7;
+        const bool digits =
+            !token.empty() && std::all_of(token.begin(), token.end(), ::isdigit) && token.size() < 7;
         if (!digits || std::stoul(token) >= at->size())
-          throw InputError({"--set", pointer, fmt::format("no element {} in the list", token), "an existing index"});
+          throw InputError(
+              {"--set", pointer, fmt::format("no element {} in the list", token), "an existing index"});
         at = &(*at)[std::stoul(token)];
       } else if (at->is_object()) {
         at = &(*at)[token];
       } else {
-        throw InputError({"--set", pointer, "runs through a value that is no object", "a key of the scenario"});
+        throw InputError(
+            {"--set", pointer, "runs through a value that is no object", "a key of the scenario"});
       }
     }
     *at = std::move(value);

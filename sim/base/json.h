@@ -6,14 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_fwd.h"
 #include "base/problem.h"
 
 namespace stepcast {
 
-using Json = nlohmann::ordered_json;  // keys keep their order: `schema` comes first in every document
-
-// Reads and parses a file. Throws InputError: missing or unreadable file, directory, syntax error (with line and
-// column), a key given twice, nesting deeper than 100.
+// Reads and parses a file. Throws InputError: missing or unreadable file, directory, syntax error (with line
+// and column), a key given twice, nesting deeper than 100.
 Json load_json(const std::filesystem::path& file);
 // The same for text that stands for a file called `name`.
 Json parse_json(std::string_view text, const std::string& name);
@@ -24,8 +23,9 @@ void write_file(const std::filesystem::path& file, std::string_view text);
 // "/layout/tp" + "x/y" -> "/layout/tp/x~1y"
 std::string child_pointer(const std::string& pointer, const std::string& key);
 
-// Sets the value at a JSON pointer, creating objects on the way. `assignment` is "/pointer=value", the value JSON or
-// else a string. Throws InputError for a malformed pointer or one that runs through a value that is no object.
+// Sets the value at a JSON pointer, creating objects on the way. `assignment` is "/pointer=value", the value
+// JSON or else a string. Throws InputError for a malformed pointer or one that runs through a value that is
+// no object.
 void apply_set(Json& document, const std::string& assignment);
 
 // The name in `known` with the smallest edit distance to `name`; empty when nothing is near.

@@ -1,4 +1,5 @@
-// What is wrong with an input. Loaders collect every problem and throw them together; nothing else throws InputError.
+// What is wrong with an input. Loaders collect every problem and throw them together; nothing else throws
+// InputError.
 #pragma once
 
 #include <exception>

@@ -13,6 +13,7 @@
 #include <valijson/validator.hpp>
 
 #include "base/data_folder.h"
+#include "base/json.h"
 
 namespace stepcast {
 namespace {
@@ -39,8 +40,8 @@ const CompiledSchema& schema_named(const std::string& name) {
   return *entry;
 }
 
-// In a schema marked "x-null-is-absent" a key with the value null was not given, but below "x-null" null has a meaning
-// (search's `free`).
+// In a schema marked "x-null-is-absent" a key with the value null was not given, but below "x-null" null has
+// a meaning (search's `free`).
 bool null_has_meaning(const Json& schema) { return schema.value("x-null", false); }
 
 Json without_nulls(const Json& value, const Json& schema) {
@@ -65,18 +66,22 @@ std::string short_text(const Json& value) {
 
 std::string type_words(const Json& schema) {
   static const std::map<std::string, std::string> words = {
-      {"integer", "an integer"}, {"number", "a number"}, {"string", "a string"}, {"boolean", "true or false"},
-      {"array", "a list"},       {"object", "an object"}, {"null", "null"}};
+      {"integer", "an integer"}, {"number", "a number"},
+      {"string", "a string"},    {"boolean", "true or false"},
+      {"array", "a list"},       {"object", "an object"},
+      {"null", "null"}};
   std::vector<std::string> names;
   const Json& type = schema["type"];
-  for (const Json& one : type.is_array() ? type : Json::array({type})) names.push_back(words.at(one.get<std::string>()));
+  for (const Json& one : type.is_array() ? type : Json::array({type}))
+    names.push_back(words.at(one.get<std::string>()));
   return fmt::format("{}", fmt::join(names, " or "));
 }
 
 std::string allowed_by(const Json& schema) {
   if (schema.contains("enum")) {
     std::vector<std::string> values;
-    for (const Json& value : schema["enum"]) values.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+    for (const Json& value : schema["enum"])
+      values.push_back(value.is_string() ? value.get<std::string>() : value.dump());
     return fmt::format("one of {}", fmt::join(values, ", "));
   }
   if (schema.contains("const")) return schema["const"].dump();
@@ -84,9 +89,10 @@ std::string allowed_by(const Json& schema) {
   const auto bound = [&](const char* key, const char* words) {
     if (schema.contains(key)) text += fmt::format(" {} {}", words, schema[key].dump());
   };
-  bound("minimum", "of at least");
+  const bool both = schema.contains("minimum") && schema.contains("maximum");
+  bound("minimum", both ? "from" : "of at least");
   bound("exclusiveMinimum", "above");
-  bound("maximum", "up to");
+  bound("maximum", both ? "to" : "up to");
   bound("minLength", "of length at least");
   bound("maxLength", "of length up to");
   bound("minItems", "with at least");
@@ -106,9 +112,10 @@ bool explain_keys(const Json& value, const Json& schema, const std::string& file
     for (const auto& [key, unused] : value.items()) {
       if (schema["properties"].contains(key)) continue;
       const std::string near = nearest_name(key, known);
-      problems.push_back({file, child_pointer(pointer, key), "unknown key",
-                          near.empty() ? fmt::format("one of {}", fmt::join(known, ", "))
-                                       : fmt::format("did you mean \"{}\"? Known keys: {}", near, fmt::join(known, ", "))});
+      problems.push_back(
+          {file, child_pointer(pointer, key), "unknown key",
+           near.empty() ? fmt::format("one of {}", fmt::join(known, ", "))
+                        : fmt::format("did you mean \"{}\"? Known keys: {}", near, fmt::join(known, ", "))});
       explained = true;
     }
   }
@@ -123,7 +130,8 @@ bool explain_keys(const Json& value, const Json& schema, const std::string& file
   return explained;
 }
 
-// The value and the schema node at the place that the validator names, as ["<root>", "[layout]", "[tp]"] or "[0]".
+// The value and the schema node at the place that the validator names, as ["<root>", "[layout]", "[tp]"] or
+// "[0]".
 struct Place {
   const Json* value = nullptr;
   const Json* schema = nullptr;
@@ -139,7 +147,8 @@ Place locate(const std::vector<std::string>& context, const Json& document, cons
     place.pointer = child_pointer(place.pointer, token);
     if (place.value != nullptr && place.value->is_array()) {
       place.value = &place.value->at(std::stoul(token));
-      if (place.schema != nullptr) place.schema = place.schema->contains("items") ? &(*place.schema)["items"] : nullptr;
+      if (place.schema != nullptr)
+        place.schema = place.schema->contains("items") ? &(*place.schema)["items"] : nullptr;
     } else if (place.value != nullptr && place.value->is_object() && place.value->contains(token)) {
       place.value = &(*place.value)[token];
       if (place.schema == nullptr) continue;
@@ -155,10 +164,11 @@ Place locate(const std::vector<std::string>& context, const Json& document, cons
 
 }  // namespace
 
-void check_schema(const Json& document, const std::string& name, const std::string& file, const std::string& prefix,
-                  std::vector<Problem>& problems) {
+void check_schema(const Json& document, const std::string& name, const std::string& file,
+                  const std::string& prefix, std::vector<Problem>& problems) {
   const CompiledSchema& schema = schema_named(name);
-  const Json given = schema.text.value("x-null-is-absent", false) ? without_nulls(document, schema.text) : document;
+  const Json given =
+      schema.text.value("x-null-is-absent", false) ? without_nulls(document, schema.text) : document;
   const nlohmann::json plain = given;
   valijson::Validator validator;
   valijson::ValidationResults results;
@@ -176,7 +186,8 @@ void check_schema(const Json& document, const std::string& name, const std::stri
     if (only_passes_on && (place.value->is_object() || place.value->is_array())) continue;
     problems.push_back({file, place.pointer, short_text(*place.value), allowed_by(*place.schema)});
   }
-  if (problems.size() == before) problems.push_back({file, prefix, fallback, "see scenarios/schemas/" + name + ".schema.json"});
+  if (problems.size() == before)
+    problems.push_back({file, prefix, fallback, "see scenarios/schemas/" + name + ".schema.json"});
 }
 
 namespace {

@@ -17,6 +17,8 @@ inline Ticks ticks(double seconds) { return std::nearbyint(seconds * kTicksPerSe
 inline double seconds(Ticks t) { return t / kTicksPerSecond; }
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t round_up(std::int64_t a, std::int64_t multiple) { return ceil_div(a, multiple) * multiple; }
+inline std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
+  return ceil_div(a, multiple) * multiple;
+}
 
 }  // namespace stepcast

@@ -15,7 +15,8 @@ double gemm_time(const Kernel& x, const GemmRate& r, const Profile& profile) {
   const double factor = x.role == Role::kForward     ? 1
                         : x.role == Role::kInputGrad ? r.dgrad_factor
                                                      : r.wgrad_factor;
-  const double compute = flops * waste * (1 + r.k_half / x.k) * factor / (r.flops_per_s * profile.sustained_clock);
+  const double compute =
+      flops * waste * (1 + r.k_half / x.k) * factor / (r.flops_per_s * profile.sustained_clock);
   const double result = x.accumulate_fp32 ? 8 : r.result_bytes;  // read and write the FP32 buffer
   const double bytes = x.groups * (r.operand_bytes * (x.m * x.k + x.n * x.k) + result * x.m * x.n);
   return r.launch_s + std::max(compute, bytes / r.hbm_bytes_per_s);
@@ -29,7 +30,8 @@ std::size_t head_class(const Kernel& x) {
 
 double attention_time(const Kernel& x, const Profile& profile) {
   const AttentionRate& r = profile.attention[static_cast<std::size_t>(x.variant)][head_class(x)];
-  const double rate = r.fwd_flops_per_s * profile.sustained_clock * (x.role == Role::kForward ? 1 : r.bwd_rate_factor);
+  const double rate =
+      r.fwd_flops_per_s * profile.sustained_clock * (x.role == Role::kForward ? 1 : r.bwd_rate_factor);
   return r.launch_s + x.flops() / rate * (1 + r.seq_half / std::max(1.0, x.seq));
 }
 
@@ -38,12 +40,17 @@ double attention_time(const Kernel& x, const Profile& profile) {
 double kernel_time(const Kernel& kernel, const Profile& profile) {
   const auto dtype = static_cast<std::size_t>(kernel.dtype);
   switch (kernel.kind) {
-    case KernelKind::kGemm: return gemm_time(kernel, profile.gemm[dtype], profile);
-    case KernelKind::kGroupedGemm: return gemm_time(kernel, profile.grouped_gemm[dtype], profile);
-    case KernelKind::kAttention: return attention_time(kernel, profile);
-    case KernelKind::kMemory: break;
+    case KernelKind::kGemm:
+      return gemm_time(kernel, profile.gemm[dtype], profile);
+    case KernelKind::kGroupedGemm:
+      return gemm_time(kernel, profile.grouped_gemm[dtype], profile);
+    case KernelKind::kAttention:
+      return attention_time(kernel, profile);
+    case KernelKind::kMemory:
+      break;
   }
-  return profile.memory_launch_s + kernel.bytes / profile.memory_bytes_per_s[static_cast<std::size_t>(kernel.memory)];
+  return profile.memory_launch_s +
+         kernel.bytes / profile.memory_bytes_per_s[static_cast<std::size_t>(kernel.memory)];
 }
 
 }  // namespace stepcast

@@ -1,5 +1,5 @@
-// One kernel (or a run of like kernels) on one GPU: what it computes and on which shape. Plain data; its duration is
-// cost/kernel_time.h's business.
+// One kernel (or a run of like kernels) on one GPU: what it computes and on which shape. Plain data; its
+// duration is cost/kernel_time.h's business.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct Kernel {
   double groups = 1;
   bool accumulate_fp32 = false;  // weight gradient added to an FP32 (or `out_bytes`) buffer
 
-  // Attention core: `heads` query heads of one rank, `seq` queries against `keys` attended keys on average, batch b.
+  // Attention core: `heads` query heads of one rank, `seq` queries against `keys` attended keys on average,
+  // batch b.
   double heads = 0;
   double batch = 0;
   double seq = 0;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/json.h"
 #include "base/schema.h"
 #include "base/sha256.h"
 
@@ -96,7 +97,8 @@ Communication read_communication(const Json& j) {
 
 void read_attention_variants(const Json& j, Profile& p) {
   for (std::size_t v = 0; v < kVariants.size(); ++v) {
-    for (std::size_t h = 0; h < kHeads.size(); ++h) p.attention[v][h] = read_attention(j[kVariants[v]][kHeads[h]]);
+    for (std::size_t h = 0; h < kHeads.size(); ++h)
+      p.attention[v][h] = read_attention(j[kVariants[v]][kHeads[h]]);
     if (j["auto"] == kVariants[v]) p.auto_attention = static_cast<AttentionVariant>(v);
   }
 }
@@ -117,7 +119,8 @@ Profile load_profile(const std::filesystem::path& file) {
     text << stream.rdbuf();
     p.sha256 = sha256(text.str());
     p.sms = j["device"]["sms"];
-    p.nvlink_bytes_per_s = j["device"]["nvlink_bytes_per_s"].is_number() ? j["device"]["nvlink_bytes_per_s"].get<double>() : 0;
+    p.nvlink_bytes_per_s =
+        j["device"]["nvlink_bytes_per_s"].is_number() ? j["device"]["nvlink_bytes_per_s"].get<double>() : 0;
     for (std::size_t d = 0; d < kDtypes.size(); ++d) {
       if (const Json* rate = rate_of(j["gemm"], kDtypes[d])) p.gemm[d] = read_gemm(*rate);
       if (const Json* rate = rate_of(j["grouped_gemm"], kDtypes[d])) p.grouped_gemm[d] = read_gemm(*rate);
@@ -131,7 +134,8 @@ Profile load_profile(const std::filesystem::path& file) {
     p.communication = read_communication(j["communication"]);
     return p;
   } catch (const Json::exception& error) {
-    throw InputError({file.string(), "", std::string("incomplete profile: ") + error.what(), "the keys of the shipped profiles"});
+    throw InputError({file.string(), "", std::string("incomplete profile: ") + error.what(),
+                      "the keys of the shipped profiles"});
   }
 }
 

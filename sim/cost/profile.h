@@ -1,5 +1,6 @@
-// Kernel speeds of one GPU kind: calib/profiles/NAME.json (schema stepcast/profile/1). Rates in FLOP/s and bytes/s,
-// times in seconds. What each number rests on (fitted, published, scaled, datasheet) stays in the file.
+// Kernel speeds of one GPU kind: calib/profiles/NAME.json (schema stepcast/profile/1). Rates in FLOP/s and
+// bytes/s, times in seconds. What each number rests on (fitted, published, scaled, datasheet) stays in the
+// file.
 #pragma once
 
 #include <array>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "cost/op.h"
 
 namespace stepcast {
@@ -43,9 +44,10 @@ struct LinkLine {  // one protocol of NCCL: time = base + steps per_step + bytes
   double min_gpus = 2;
 };
 
-// DeepEP: limited by the link, or by what its SMs copy: t = launch + max(W / (sm rate x SMs), bytes / link rate), with
-// b bytes a token, r distinct destination ranks (own rank included), W = tokens ((r + token_copies) b + r message_bytes).
-// HybridEP has no SM limit here (its rates were measured at its default SMs).
+// DeepEP: limited by the link, or by what its SMs copy: t = launch + max(W / (sm rate x SMs), bytes / link
+// rate), with b bytes a token, r distinct destination ranks (own rank included), W = tokens ((r +
+// token_copies) b + r message_bytes). HybridEP has no SM limit here (its rates were measured at its default
+// SMs).
 struct DispatchRate {
   double launch_s = 0;
   double nvlink_bytes_per_s = 0;
@@ -60,7 +62,8 @@ struct DispatchRate {
 };
 
 struct Communication {
-  std::vector<LinkLine> all_reduce, all_gather, reduce_scatter, all_to_all, send_recv;  // inside an NVLink domain
+  std::vector<LinkLine> all_reduce, all_gather, reduce_scatter, all_to_all,
+      send_recv;  // inside an NVLink domain
   double nic_efficiency = 0.9;
   double rdma_latency_s = 0;
   double switch_hop_s = 0;
@@ -78,7 +81,7 @@ struct Profile {
   std::string kind;    // measured, fitted-public, datasheet
   std::string sha256;  // of the file
   double sms = 0;
-  double nvlink_bytes_per_s = 0;  // of the measured GPUs, per direction
+  double nvlink_bytes_per_s = 0;         // of the measured GPUs, per direction
   std::array<GemmRate, 7> gemm;          // by Dtype
   std::array<GemmRate, 7> grouped_gemm;  // by Dtype
   // by AttentionVariant and head-dimension class (64, 128, 256, MLA's 192/128)
@@ -86,7 +89,7 @@ struct Profile {
   AttentionVariant auto_attention = AttentionVariant::kFlash2;
   double memory_launch_s = 0;
   std::array<double, 6> memory_bytes_per_s{};  // by MemoryKind; host copies last
-  double sustained_clock = 1;  // sustained training speed over these burst measurements
+  double sustained_clock = 1;                  // sustained training speed over these burst measurements
   Communication communication;
 };
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/data_folder.h"
+#include "base/json.h"
 #include "base/schema.h"
 
 namespace stepcast {

@@ -1,11 +1,12 @@
-// What a software stack does, as named physical quantities: calib/stacks/NAME.json (schema stepcast/stack/1). A file
-// holds entries by date; an entry overrides the constants it names. Every constant has value, unit, range and source.
+// What a software stack does, as named physical quantities: calib/stacks/NAME.json (schema stepcast/stack/1).
+// A file holds entries by date; an entry overrides the constants it names. Every constant has value, unit,
+// range and source.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 
 namespace stepcast {
 
@@ -14,22 +15,22 @@ struct Stack {
   std::string kind;  // "megatron" or "fsdp"
   std::string date;  // of the newest entry used
 
-  double launch_s = 0;              // host time to launch one kernel, Python and autograd included
-  double kernels_factor = 1;        // launches of a layer's element-wise work against a fused implementation
-  double elementwise_traffic = 1;   // bytes of element-wise work against a fused implementation
-  double tp_overlap_chunks = 4;     // pieces in which userbuffers pipeline a TP collective with its GEMM
-  double fsdp_contention = 0;       // share of a hidden FSDP transfer that still slows the compute beside it
-  double fixed_step_s = 0;          // data, logging, host bookkeeping between steps
-  double fragmentation = 1;         // reserved / allocated bytes of the caching allocator
-  double context_bytes = 0;         // CUDA context, kernels, workspaces
+  double launch_s = 0;             // host time to launch one kernel, Python and autograd included
+  double kernels_factor = 1;       // launches of a layer's element-wise work against a fused implementation
+  double elementwise_traffic = 1;  // bytes of element-wise work against a fused implementation
+  double tp_overlap_chunks = 4;    // pieces in which userbuffers pipeline a TP collective with its GEMM
+  double fsdp_contention = 0;      // share of a hidden FSDP transfer that still slows the compute beside it
+  double fixed_step_s = 0;         // data, logging, host bookkeeping between steps
+  double fragmentation = 1;        // reserved / allocated bytes of the caching allocator
+  double context_bytes = 0;        // CUDA context, kernels, workspaces
   double nccl_bytes_per_communicator = 0;
-  double logits_bytes = 0;          // bytes per logit alive at the loss (all copies and the gradient)
-  double ep_host_factor = 1;        // launches with expert overlap (two micro-batches interleaved) against without
-  std::string attention = "flash2"; // what kernels.attention "auto" stands for; empty = the GPU kind's own
+  double logits_bytes = 0;    // bytes per logit alive at the loss (all copies and the gradient)
+  double ep_host_factor = 1;  // launches with expert overlap (two micro-batches interleaved) against without
+  std::string attention = "flash2";  // what kernels.attention "auto" stands for; empty = the GPU kind's own
 };
 
-// The entry of `stack` that is newest but not after `date` (YYYY or YYYY-MM; empty = newest). An unknown stack gets
-// the nearest kind and a line in `assumptions`. Throws InputError when a data file is malformed.
+// The entry of `stack` that is newest but not after `date` (YYYY or YYYY-MM; empty = newest). An unknown
+// stack gets the nearest kind and a line in `assumptions`. Throws InputError when a data file is malformed.
 Stack find_stack(const std::string& stack, const std::string& date, bool fsdp_like,
                  std::vector<std::string>& assumptions);
 

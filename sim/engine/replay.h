@@ -1,6 +1,7 @@
-// Replays a step graph with one duration an op: one scan over the instances, task by task (graph/step_graph.h has the
-// rules). Complexity: tasks; memory: one clock a stream and rank, one number a message. Deterministic; times are whole
-// picoseconds, so the result does not depend on anything but the graph and the durations.
+// Replays a step graph with one duration an op: one scan over the instances, task by task (graph/step_graph.h
+// has the rules). Complexity: tasks; memory: one clock a stream and rank, one number a message.
+// Deterministic; times are whole picoseconds, so the result does not depend on anything but the graph and the
+// durations.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +23,14 @@ struct ReplayInput {
 struct NoObserver {
   static constexpr bool kObserves = false;
   // `ready`: when everything but the host's launch allowed it to start
-  void task(std::int32_t /*rank*/, const Instance&, const Task&, Ticks /*ready*/, Ticks /*start*/, Ticks /*end*/) {}
+  void task(std::int32_t /*rank*/, const Instance&, const Task&, Ticks /*ready*/, Ticks /*start*/,
+            Ticks /*end*/) {}
   void message(std::int32_t /*receiver*/, std::uint32_t /*op*/, Ticks, Ticks) {}
 };
 
 struct ReplayResult {
   Ticks makespan = 0;
-  std::int32_t last_rank = 0;      // that ends last; the lowest of those that tie
+  std::int32_t last_rank = 0;  // that ends last; the lowest of those that tie
   std::vector<Ticks> rank_end;
   std::uint64_t tasks = 0;
 };
@@ -36,8 +38,8 @@ struct ReplayResult {
 template <typename Observer>
 ReplayResult replay(const ReplayInput& input, Observer& observer);
 
-
-// --- implementation --------------------------------------------------------------------------------------------------
+// --- implementation
+// --------------------------------------------------------------------------------------------------
 
 namespace replay_detail {
 
@@ -82,7 +84,9 @@ ReplayResult replay(const ReplayInput& input, Observer& observer) {
     std::int32_t op = kNone;
   };
   std::vector<Sent> sent(static_cast<std::size_t>(graph.messages));
-  const auto end_of = [](const Rank& rank) { return *std::max_element(rank.stream.begin(), rank.stream.end()); };
+  const auto end_of = [](const Rank& rank) {
+    return *std::max_element(rank.stream.begin(), rank.stream.end());
+  };
 
   ReplayResult result;
   for (std::size_t i = 0; i < graph.instances.size(); ++i) {

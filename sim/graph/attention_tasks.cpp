@@ -25,13 +25,15 @@ void LayerTasks::qkv_forward() {
   column_parallel(d((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv");
   // more TP ranks than KV heads: the mixed output is gathered, each rank keeps its head (domain 3.1)
   if (x_.tp > d(a.kv_heads))
-    tp_transfer(Collective::kAllGather, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim), "tp_all_gather_qkv");
+    tp_transfer(Collective::kAllGather, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim),
+                "tp_all_gather_qkv");
 }
 
 void LayerTasks::qkv_backward() {
   const Attention& a = model_.attention;
   if (x_.tp > d(a.kv_heads))
-    tp_transfer(Collective::kReduceScatter, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim), "tp_reduce_qkv");
+    tp_transfer(Collective::kReduceScatter, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim),
+                "tp_reduce_qkv");
   column_parallel_grads(d((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv_grad");
 }
 
@@ -45,7 +47,8 @@ void LayerTasks::mla_down_forward() {
   linear(x_.local_tokens, d(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down");
   norm(Role::kForward, d(a.kv_lora_rank));
   if (x_.sequence_parallel)
-    tp_transfer(Collective::kAllGather, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim), "tp_all_gather");
+    tp_transfer(Collective::kAllGather, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim),
+                "tp_all_gather");
 }
 
 void LayerTasks::mla_up_forward() {
@@ -58,10 +61,12 @@ void LayerTasks::mla_up_forward() {
 void LayerTasks::mla_backward() {
   const Attention& a = model_.attention;
   const double q_input = a.q_lora_rank > 0 ? d(a.q_lora_rank) : x_.hidden;
-  linear_grads(x_.tokens, d(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, d(a.kv_lora_rank), "kv_up_grad");
+  linear_grads(x_.tokens, d(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, d(a.kv_lora_rank),
+               "kv_up_grad");
   linear_grads(x_.tokens, d(a.heads * a.qk_dim()) / x_.tp, q_input, "q_up_grad");
   if (x_.sequence_parallel)
-    tp_transfer(Collective::kReduceScatter, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim), "tp_reduce");
+    tp_transfer(Collective::kReduceScatter, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim),
+                "tp_reduce");
   norm(Role::kInputGrad, d(a.kv_lora_rank));
   linear_grads(x_.local_tokens, d(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down_grad");
   if (a.q_lora_rank > 0) {
@@ -72,13 +77,18 @@ void LayerTasks::mla_backward() {
 
 namespace {
 
-AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_default, double compute_capability) {
+AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_default,
+                            double compute_capability) {
   switch (kernel) {
-    case AttentionKernel::kFlash2: return AttentionVariant::kFlash2;
-    case AttentionKernel::kFlash3: return AttentionVariant::kFlash3;
-    case AttentionKernel::kCudnn: return AttentionVariant::kCudnn;
+    case AttentionKernel::kFlash2:
+      return AttentionVariant::kFlash2;
+    case AttentionKernel::kFlash3:
+      return AttentionVariant::kFlash3;
+    case AttentionKernel::kCudnn:
+      return AttentionVariant::kCudnn;
     case AttentionKernel::kAuto:
-    case AttentionKernel::kUnfused: break;
+    case AttentionKernel::kUnfused:
+      break;
   }
   if (stack_default == "flash1") return AttentionVariant::kFlash1;
   if (stack_default == "flash2") return AttentionVariant::kFlash2;
@@ -89,9 +99,9 @@ AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_def
 
 }  // namespace
 
-// Unfused attention computes the full s x s scores (causality saves nothing): two batched GEMMs, and over the scores
-// scale-mask-softmax (read 2, write 2) and dropout (read 2, write 2 + a mask of 1); backward two GEMMs each, the
-// softmax gradient (read 2 + 2, write 2) and the dropout gradient (read 2 + 1, write 2).
+// Unfused attention computes the full s x s scores (causality saves nothing): two batched GEMMs, and over the
+// scores scale-mask-softmax (read 2, write 2) and dropout (read 2, write 2 + a mask of 1); backward two GEMMs
+// each, the softmax gradient (read 2 + 2, write 2) and the dropout gradient (read 2 + 1, write 2).
 void LayerTasks::unfused_attention(Role role, double keys) {
   const Attention& a = model_.attention;
   Kernel scores;

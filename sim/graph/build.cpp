@@ -68,7 +68,8 @@ class Builder {
     const auto last = static_cast<std::int64_t>(split_.stages.size()) - 1;
     if (op.pass == 'F') {
       if (stage > 0) instance.receive[0] = activation_message(stage, op.microbatch);
-      if (stage < last) instance.send[0] = message(activation_message(stage + 1, op.microbatch), stage, stage + 1);
+      if (stage < last)
+        instance.send[0] = message(activation_message(stage + 1, op.microbatch), stage, stage + 1);
     } else {
       if (stage < last) instance.receive[1] = gradient_message(stage, op.microbatch);
       if (stage > 0) instance.send[1] = message(gradient_message(stage - 1, op.microbatch), stage, stage - 1);
@@ -111,9 +112,11 @@ class Builder {
 
   // First and last micro-batches of a chunk carry the parameter gather and the gradient reduction.
   std::int32_t program_of(std::int64_t rank, const PipelineOp& op, const PipelineOp* beside) {
-    const auto edge = [&](const PipelineOp& o) { return o.pass == 'F' ? o.microbatch == 0 : o.microbatch == m_ - 1; };
-    const std::array<std::int64_t, 6> key = {rank, op.pass, op.chunk, edge(op), beside ? beside->chunk : -1,
-                                             beside ? edge(*beside) : 0};
+    const auto edge = [&](const PipelineOp& o) {
+      return o.pass == 'F' ? o.microbatch == 0 : o.microbatch == m_ - 1;
+    };
+    const std::array<std::int64_t, 6> key = {
+        rank, op.pass, op.chunk, edge(op), beside ? beside->chunk : -1, beside ? edge(*beside) : 0};
     const auto found = built_.find(key);
     if (found != built_.end()) return found->second;
     const std::int64_t stage = split_.stage_of(rank, op.chunk);
@@ -179,13 +182,14 @@ double estimate_tasks(const Scenario& scenario) {
 
 std::uint64_t StepGraph::task_count() const {
   std::uint64_t count = 0;
-  for (const Instance& instance : instances) count += programs[static_cast<std::size_t>(instance.program)].size();
+  for (const Instance& instance : instances)
+    count += programs[static_cast<std::size_t>(instance.program)].size();
   return count;
 }
 
 const char* name_of(OpClass c) {
-  static constexpr std::array kNames = {"gemm", "attention", "memory_bound", "tp", "cp", "ep", "pp", "dp", "optimizer",
-                                        "imbalance", "other"};
+  static constexpr std::array kNames = {"gemm", "attention", "memory_bound", "tp",        "cp",   "ep",
+                                        "pp",   "dp",        "optimizer",    "imbalance", "other"};
   return kNames[static_cast<std::size_t>(c)];
 }
 

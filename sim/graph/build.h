@@ -1,6 +1,6 @@
-// Builds the graph of one training step (domain 11): zero gradients; the schedule's forwards and backwards with their
-// transfers; data-parallel reduction beside the last backward or after it; gradient norm (a barrier); optimizer;
-// parameter gather beside the next forward or after the optimizer; bookkeeping.
+// Builds the graph of one training step (domain 11): zero gradients; the schedule's forwards and backwards
+// with their transfers; data-parallel reduction beside the last backward or after it; gradient norm (a
+// barrier); optimizer; parameter gather beside the next forward or after the optimizer; bookkeeping.
 #pragma once
 
 #include "cost/stack.h"

@@ -11,7 +11,8 @@ namespace {
 void append(Program& to, const Program& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 void append(Program& to, const LayerPass& pass) {
-  for (const Program* piece : {&pass.before, &pass.exchange, &pass.experts, &pass.back, &pass.after}) append(to, *piece);
+  for (const Program* piece : {&pass.before, &pass.exchange, &pass.experts, &pass.back, &pass.after})
+    append(to, *piece);
 }
 
 double d(std::int64_t value) { return static_cast<double>(value); }
@@ -31,13 +32,16 @@ void wait_for(Program& program, std::size_t begin, std::int32_t event) {
 
 }  // namespace
 
-ChunkPrograms::ChunkPrograms(StepGraph& graph, const Scenario& scenario, const StageSplit& split, const Stack& stack)
+ChunkPrograms::ChunkPrograms(StepGraph& graph, const Scenario& scenario, const StageSplit& split,
+                             const Stack& stack)
     : graph_(graph), s_(scenario), split_(split), stack_(stack), layers_(graph, scenario, stack) {}
 
-// --- what a rank holds -----------------------------------------------------------------------------------------------
+// --- what a rank holds
+// -----------------------------------------------------------------------------------------------
 
 ChunkPrograms::Held ChunkPrograms::held(const Parameters& p) const {
-  return {d(p.tp_sharded) / d(s_.layout.tp) + d(p.replicated), d(p.experts) / d(s_.layout.ep * s_.layout.etp)};
+  return {d(p.tp_sharded) / d(s_.layout.tp) + d(p.replicated),
+          d(p.experts) / d(s_.layout.ep * s_.layout.etp)};
 }
 
 ChunkPrograms::Held ChunkPrograms::layer_held(std::int64_t layer) const {
@@ -67,7 +71,8 @@ ChunkPrograms::Held ChunkPrograms::stage_held(std::int64_t q) const {
 
 ChunkPrograms::Held ChunkPrograms::rank_held(std::int64_t rank) const {
   Held sum;
-  for (std::int64_t chunk = 0; chunk < split_.chunks; ++chunk) sum += stage_held(split_.stage_of(rank, chunk));
+  for (std::int64_t chunk = 0; chunk < split_.chunks; ++chunk)
+    sum += stage_held(split_.stage_of(rank, chunk));
   return sum;
 }
 
@@ -105,10 +110,11 @@ bool ChunkPrograms::recomputes(std::int64_t layer_in_stage) const {
          (!s_.recompute.layers || layer_in_stage < *s_.recompute.layers);
 }
 
-// --- data-parallel transfers -----------------------------------------------------------------------------------------
+// --- data-parallel transfers
+// -----------------------------------------------------------------------------------------
 
-std::int32_t ChunkPrograms::transfer(Program& program, OpClass cls, Transfer t, Stream stream, const char* name,
-                                     bool after_kernels, double scale) {
+std::int32_t ChunkPrograms::transfer(Program& program, OpClass cls, Transfer t, Stream stream,
+                                     const char* name, bool after_kernels, double scale) {
   Op op;
   op.cls = cls;
   op.communicates = true;
@@ -157,7 +163,8 @@ void ChunkPrograms::group_transfer(Program& program, Collective collective, Grou
       t.collective = Collective::kAllReduce;
       const double ranks_in_node = std::max(1.0, d(s_.cluster.gpus_per_node) / d(s_.layout.tp));
       t.bytes = bytes / ranks_in_node;
-      own.push_back(transfer(program, OpClass::kDp, t, Stream::kDp, "dp_all_reduce_across_nodes", after_kernels));
+      own.push_back(
+          transfer(program, OpClass::kDp, t, Stream::kDp, "dp_all_reduce_across_nodes", after_kernels));
     }
   } else {
     own.push_back(transfer(program, OpClass::kDp, t, Stream::kDp, name, after_kernels));
@@ -181,12 +188,15 @@ void ChunkPrograms::gather_parameters(Program& program, const Held& h, std::vect
   if (s_.sharding.zero_stage == 0) return;
   const double bytes = s_.precision.fp8_params ? 1 : shapes_of(s_).activation_bytes;
   if (data_parallel() && h.dense > 0)
-    group_transfer(program, Collective::kAllGather, Group::kDpCp, h.dense * bytes, "dp_all_gather_params", after_kernels, events);
+    group_transfer(program, Collective::kAllGather, Group::kDpCp, h.dense * bytes, "dp_all_gather_params",
+                   after_kernels, events);
   if (s_.layout.edp > 1 && h.experts > 0)
-    group_transfer(program, Collective::kAllGather, Group::kEdp, h.experts * bytes, "dp_all_gather_params", after_kernels, events);
+    group_transfer(program, Collective::kAllGather, Group::kEdp, h.experts * bytes, "dp_all_gather_params",
+                   after_kernels, events);
 }
 
-// ZeRO-3: a layer's weights come one layer ahead of their use; while the gather runs beside compute it takes SMs.
+// ZeRO-3: a layer's weights come one layer ahead of their use; while the gather runs beside compute it takes
+// SMs.
 std::int32_t ChunkPrograms::gather_layer(Program& program, const Held& h) {
   std::vector<std::int32_t> events;
   const std::size_t first = program.size();
@@ -205,7 +215,9 @@ std::int32_t ChunkPrograms::gather_layer(Program& program, const Held& h) {
 void ChunkPrograms::scatter_layer(Program& program, const Held& h) { reduce_gradients(program, h, true); }
 
 // Megatron buckets only the first chunk of the first rank; every other chunk reduces at once (domain 3.5).
-bool ChunkPrograms::bucketed(std::int64_t stage) const { return stage == 0 || s_.sharding.engine != Engine::kMegatron; }
+bool ChunkPrograms::bucketed(std::int64_t stage) const {
+  return stage == 0 || s_.sharding.engine != Engine::kMegatron;
+}
 
 double ChunkPrograms::bucket_elements() const { return std::max(40e6, 1e6 * d(s_.layout.dp * s_.layout.cp)); }
 
@@ -213,10 +225,12 @@ double ChunkPrograms::bucket_elements() const { return std::max(40e6, 1e6 * d(s_
 void ChunkPrograms::quantise_weights(Program& program, const Held& h) {
   if (s_.precision.fp8_params) return;
   const double per_element = quantise_bytes_per_element(s_.precision.recipe);
-  memory(program, OpClass::kMemoryBound, MemoryKind::kQuantise, per_element * (h.dense + h.experts), 8, "quantise_weights");
+  memory(program, OpClass::kMemoryBound, MemoryKind::kQuantise, per_element * (h.dense + h.experts), 8,
+         "quantise_weights");
 }
 
-// --- passes ----------------------------------------------------------------------------------------------------------
+// --- passes
+// ----------------------------------------------------------------------------------------------------------
 
 void ChunkPrograms::append_forward_ends(Program& program, std::int64_t q, bool before_layers) {
   const Stage& stage = split_.stages[static_cast<std::size_t>(q)];
@@ -252,7 +266,8 @@ Program ChunkPrograms::forward(std::int64_t q, bool first_microbatch) {
   const Stage& stage = split_.stages[static_cast<std::size_t>(q)];
   Program program;
   const std::vector<std::int32_t>& arrived = gathered_[q];
-  std::int32_t next = zero3() && stage.layers > 0 ? gather_layer(program, layer_held(stage.first_layer)) : kNone;
+  std::int32_t next =
+      zero3() && stage.layers > 0 ? gather_layer(program, layer_held(stage.first_layer)) : kNone;
   append_forward_ends(program, q, true);
   for (std::int64_t i = 0; i < stage.layers; ++i) {
     const std::int64_t layer = stage.first_layer + i;
@@ -265,7 +280,8 @@ Program ChunkPrograms::forward(std::int64_t q, bool first_microbatch) {
     if (first_microbatch && !arrived.empty()) {
       const auto buckets = static_cast<std::int64_t>(arrived.size());
       const std::int64_t bucket = bucketed(q) ? (i + 1) * buckets / stage.layers - 1 : buckets - 1;
-      if (bucket >= 0) wait_for(program, begin, arrived[static_cast<std::size_t>(std::max<std::int64_t>(0, bucket))]);
+      if (bucket >= 0)
+        wait_for(program, begin, arrived[static_cast<std::size_t>(std::max<std::int64_t>(0, bucket))]);
     }
   }
   append_forward_ends(program, q, false);
@@ -278,8 +294,9 @@ Program ChunkPrograms::backward(std::int64_t q, bool last_microbatch) {
   const bool reduces = last_microbatch && !zero3() && s_.overlap.grad_reduce;
   Program program;
   Held waiting;  // gradients that are ready and not yet on their way
-  std::int32_t next =
-      zero3() && stage.layers > 0 ? gather_layer(program, layer_held(stage.first_layer + stage.layers - 1)) : kNone;
+  std::int32_t next = zero3() && stage.layers > 0
+                          ? gather_layer(program, layer_held(stage.first_layer + stage.layers - 1))
+                          : kNone;
   append_backward_ends(program, q, true);
   for (std::int64_t i = stage.layers; i-- > 0;) {
     const std::int64_t layer = stage.first_layer + i;
@@ -303,7 +320,8 @@ Program ChunkPrograms::backward(std::int64_t q, bool last_microbatch) {
   return program;
 }
 
-Program ChunkPrograms::overlapped(std::int64_t forward_stage, bool first, std::int64_t backward_stage, bool last) {
+Program ChunkPrograms::overlapped(std::int64_t forward_stage, bool first, std::int64_t backward_stage,
+                                  bool last) {
   const Stage& f = split_.stages[static_cast<std::size_t>(forward_stage)];
   const Stage& b = split_.stages[static_cast<std::size_t>(backward_stage)];
   // Where the passes carry data-parallel work, or weights come layer by layer, they run one after the other.
@@ -321,8 +339,8 @@ Program ChunkPrograms::overlapped(std::int64_t forward_stage, bool first, std::i
     const std::int64_t j = b.layers - 1 - i;
     const LayerPass& bp = j >= 0 ? backward_pass(kind_of(b.first_layer + j)) : kNothing;
     if (j >= 0 && recomputes(j)) append(program, forward_pass(kind_of(b.first_layer + j)));
-    for (const Program* piece : {&bp.before, &bp.exchange, &fp.before, &bp.experts, &fp.exchange, &bp.back, &fp.experts,
-                                 &fp.back, &bp.after, &fp.after})
+    for (const Program* piece : {&bp.before, &bp.exchange, &fp.before, &bp.experts, &fp.exchange, &bp.back,
+                                 &fp.experts, &fp.back, &bp.after, &fp.after})
       append(program, *piece);
   }
   append_forward_ends(program, forward_stage, false);
@@ -330,13 +348,15 @@ Program ChunkPrograms::overlapped(std::int64_t forward_stage, bool first, std::i
   return program;
 }
 
-// --- start and end of the step ---------------------------------------------------------------------------------------
+// --- start and end of the step
+// ---------------------------------------------------------------------------------------
 
 Program ChunkPrograms::start(std::int64_t rank) {
   Program program;
   const Held all = rank_held(rank);
   const double held_grads = zero3() ? shard(all) : all.dense + all.experts;
-  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, d(s_.optimizer.grad_bytes) * held_grads, 2, "zero_grad_buffer");
+  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, d(s_.optimizer.grad_bytes) * held_grads, 2,
+         "zero_grad_buffer");
   if (!s_.overlap.param_gather || zero3() || s_.sharding.zero_stage == 0) return program;
   for (std::int64_t chunk = 0; chunk < split_.chunks; ++chunk) {
     const std::int64_t q = split_.stage_of(rank, chunk);
@@ -355,7 +375,8 @@ Program ChunkPrograms::gradient_sync(std::int64_t rank) {
   if (!s_.overlap.grad_reduce && !zero3()) reduce_gradients(program, rank_held(rank), true);
   const Model& model = s_.model;
   const double grad_bytes = d(s_.optimizer.grad_bytes);
-  if (s_.layout.sequence_parallel) {  // norms, router: replicated over TP, each rank saw its part of the sequence
+  if (s_.layout
+          .sequence_parallel) {  // norms, router: replicated over TP, each rank saw its part of the sequence
     double replicated = 0;
     for (std::int64_t chunk = 0; chunk < split_.chunks; ++chunk) {
       const Stage& stage = split_.stages[static_cast<std::size_t>(split_.stage_of(rank, chunk))];
@@ -375,7 +396,8 @@ Program ChunkPrograms::gradient_sync(std::int64_t rank) {
     transfer(program, OpClass::kPp, t, Stream::kSend, "embedding_all_reduce", true);
   }
   // local sum of squares, which everything before must have finished for
-  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, grad_bytes * shard(rank_held(rank)), 4, "grad_norm");
+  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, grad_bytes * shard(rank_held(rank)), 4,
+         "grad_norm");
   if (!program.empty()) program.back().joins |= bit(Stream::kDp) | bit(Stream::kTp) | bit(Stream::kSend);
   return program;
 }
@@ -390,13 +412,16 @@ Program ChunkPrograms::optimizer(std::int64_t rank) {
   norm.group = Group::kWorld;
   norm.bytes = 4;
   if (s_.cluster.gpus > 1) transfer(program, OpClass::kDp, norm, Stream::kDp, "grad_norm_all_reduce", true);
-  // clip: read and write the gradient; step: read gradient, master and moments, write master, moments, BF16 weight
+  // clip: read and write the gradient; step: read gradient, master and moments, write master, moments, BF16
+  // weight
   const double grad = d(s_.optimizer.grad_bytes);
   const double per_element = 2 * grad + grad + 2 * 4 + 2 * moments * state + 2;
-  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, per_element * elements * (1 - offloaded), 30, "optimizer_step");
+  memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, per_element * elements * (1 - offloaded), 30,
+         "optimizer_step");
   if (!program.empty()) program.back().joins |= bit(Stream::kDp);
   // offloaded part: gradient down, updated weight up
-  memory(program, OpClass::kOptimizer, MemoryKind::kHostCopy, (4 + 2) * elements * offloaded, 10, "optimizer_offload_copies");
+  memory(program, OpClass::kOptimizer, MemoryKind::kHostCopy, (4 + 2) * elements * offloaded, 10,
+         "optimizer_offload_copies");
   if (!s_.overlap.param_gather && !zero3()) gather_parameters(program, rank_held(rank), nullptr, true);
   Op other;
   other.cls = OpClass::kOther;

@@ -1,5 +1,5 @@
-// The programs of a pipeline stage: forward and backward of its layers, with the data-parallel transfers that belong
-// to the first and last micro-batch, and the programs that open and close a step.
+// The programs of a pipeline stage: forward and backward of its layers, with the data-parallel transfers that
+// belong to the first and last micro-batch, and the programs that open and close a step.
 #pragma once
 
 #include <deque>
@@ -18,8 +18,8 @@ class ChunkPrograms {
 
   Program forward(std::int64_t stage, bool first_microbatch);
   Program backward(std::int64_t stage, bool last_microbatch);
-  // Forward of one micro-batch with the backward of another, layer by layer, so that the expert all-to-all of each
-  // runs beside the other's compute (Megatron's combined 1F1B, domain 5.8).
+  // Forward of one micro-batch with the backward of another, layer by layer, so that the expert all-to-all of
+  // each runs beside the other's compute (Megatron's combined 1F1B, domain 5.8).
   Program overlapped(std::int64_t forward_stage, bool first, std::int64_t backward_stage, bool last);
 
   Program start(std::int64_t rank);          // zero the gradient buffers; gather parameters early
@@ -47,11 +47,13 @@ class ChunkPrograms {
   const LayerPass& backward_pass(LayerKind kind);
   bool recomputes(std::int64_t layer_in_stage) const;
 
-  std::int32_t transfer(Program& program, OpClass cls, Transfer t, Stream stream, const char* name, bool after_kernels,
-                        double scale = 1);
-  void memory(Program& program, OpClass cls, MemoryKind kind, double bytes, double launches, const char* name);
+  std::int32_t transfer(Program& program, OpClass cls, Transfer t, Stream stream, const char* name,
+                        bool after_kernels, double scale = 1);
+  void memory(Program& program, OpClass cls, MemoryKind kind, double bytes, double launches,
+              const char* name);
   void reduce_gradients(Program& program, const Held& held, bool after_kernels);
-  void gather_parameters(Program& program, const Held& held, std::vector<std::int32_t>* events, bool after_kernels);
+  void gather_parameters(Program& program, const Held& held, std::vector<std::int32_t>* events,
+                         bool after_kernels);
   std::int32_t gather_layer(Program& program, const Held& held);  // ZeRO-3
   void scatter_layer(Program& program, const Held& held);
   void group_transfer(Program& program, Collective collective, Group group, double bytes, const char* name,

@@ -1,5 +1,6 @@
-// Writes tasks into a program the way a framework launches them: kernels on the compute stream, transfers on a stream
-// of their own that waits for the kernel before, and the next kernel waits for the transfers that it needs.
+// Writes tasks into a program the way a framework launches them: kernels on the compute stream, transfers on
+// a stream of their own that waits for the kernel before, and the next kernel waits for the transfers that it
+// needs.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,22 @@ class Emitter {
  public:
   explicit Emitter(StepGraph& graph) : graph_(graph) {}
 
-  // Host launches of everything emitted from now on are multiplied by this (CUDA graphs, eager element-wise work).
+  // Host launches of everything emitted from now on are multiplied by this (CUDA graphs, eager element-wise
+  // work).
   void set_launch_factor(double factor) { launch_factor_ = factor; }
 
-  void kernel(OpClass cls, const Kernel& kernel, double launches, const char* name, Stream stream = Stream::kCompute);
-  // Starts when the kernels emitted so far in this pass are done. The next kernel does not wait for it until `need`.
+  void kernel(OpClass cls, const Kernel& kernel, double launches, const char* name,
+              Stream stream = Stream::kCompute);
+  // Starts when the kernels emitted so far in this pass are done. The next kernel does not wait for it until
+  // `need`.
   Arrival transfer_async(OpClass cls, const Transfer& transfer, Stream stream, const char* name);
   // A transfer that the next kernel waits for.
   void transfer(OpClass cls, const Transfer& t, Stream stream, const char* name) {
     need(transfer_async(cls, t, stream, name));
   }
   void need(Arrival arrival) { pending_.push_back(arrival); }
-  // The next kernel's launch waits until the GPU has done everything before it (a device-to-host copy of sizes).
+  // The next kernel's launch waits until the GPU has done everything before it (a device-to-host copy of
+  // sizes).
   void host_sync() { host_sync_ = true; }
 
   // The tasks so far. Dependencies run on from piece to piece of a pass; `start_pass` forgets them.

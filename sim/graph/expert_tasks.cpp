@@ -10,8 +10,8 @@ double d(std::int64_t value) { return static_cast<double>(value); }
 
 }  // namespace
 
-// Logits in FP32 (write, read), top-k, softmax or sigmoid, probabilities, map: about 16 bytes an expert and token
-// forward, 8 backward, in a dozen small kernels (domain 6.3).
+// Logits in FP32 (write, read), top-k, softmax or sigmoid, probabilities, map: about 16 bytes an expert and
+// token forward, 8 backward, in a dozen small kernels (domain 6.3).
 void LayerTasks::router(Role role) {
   const double experts = d(model_.moe->experts);
   const double rows = x_.local_tokens;
@@ -26,15 +26,18 @@ void LayerTasks::router(Role role) {
   emit_gemm(gemm(Role::kWeightGrad, experts, x_.hidden, rows, dtype), "router_grad");
 }
 
-// Read each token once, write k copies; backward sums them. Dispatchers that de-duplicate permute after the transfer.
+// Read each token once, write k copies; backward sums them. Dispatchers that de-duplicate permute after the
+// transfer.
 void LayerTasks::permute(Role /*role*/) {
   const double k = d(model_.moe->top_k);
-  elementwise((1 + k) * x_.activation_bytes * x_.hidden * x_.local_tokens, 6, "permute", MemoryKind::kPermute);
+  elementwise((1 + k) * x_.activation_bytes * x_.hidden * x_.local_tokens, 6, "permute",
+              MemoryKind::kPermute);
 }
 
 void LayerTasks::unpermute(Role /*role*/) {
   const double k = d(model_.moe->top_k);
-  elementwise((1 + k) * x_.activation_bytes * x_.hidden * x_.local_tokens, 6, "unpermute", MemoryKind::kPermute);
+  elementwise((1 + k) * x_.activation_bytes * x_.hidden * x_.local_tokens, 6, "unpermute",
+              MemoryKind::kPermute);
 }
 
 namespace {
@@ -60,15 +63,19 @@ void LayerTasks::dispatch(bool forward_direction) {
   Transfer gather;
   gather.collective = Collective::kAllGather;
   gather.group = Group::kEtp;
-  gather.bytes = x_.etp * x_.local_tokens * d(model_.moe->top_k * model_.expert_width()) * x_.activation_bytes;
+  gather.bytes =
+      x_.etp * x_.local_tokens * d(model_.moe->top_k * model_.expert_width()) * x_.activation_bytes;
   if (forward_direction) {
-    if (exchanges) emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kDispatch), Stream::kEp, "ep_dispatch");
+    if (exchanges)
+      emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kDispatch), Stream::kEp, "ep_dispatch");
     if (x_.etp > 1) emit_.transfer(OpClass::kTp, gather, Stream::kEp, "etp_all_gather");
     return;
   }
   gather.collective = Collective::kReduceScatter;
   if (x_.etp > 1) emit_.transfer(OpClass::kTp, gather, Stream::kEp, "etp_reduce_scatter");
-  if (exchanges) emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kCombine), Stream::kEp, "ep_dispatch_bwd");
+  if (exchanges)
+    emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kCombine), Stream::kEp,
+                   "ep_dispatch_bwd");
 }
 
 void LayerTasks::combine(bool forward_direction) {
@@ -82,11 +89,14 @@ void LayerTasks::combine(bool forward_direction) {
   if (forward_direction) {
     reduce.collective = Collective::kReduceScatter;
     if (x_.etp > 1) emit_.transfer(OpClass::kTp, reduce, Stream::kEp, "etp_reduce_scatter");
-    if (exchanges) emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kCombine), Stream::kEp, "ep_combine");
+    if (exchanges)
+      emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kCombine), Stream::kEp, "ep_combine");
     return;
   }
   reduce.collective = Collective::kAllGather;
-  if (exchanges) emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kDispatch), Stream::kEp, "ep_combine_bwd");
+  if (exchanges)
+    emit_.transfer(OpClass::kEp, token_transfer(s_, x_, Collective::kDispatch), Stream::kEp,
+                   "ep_combine_bwd");
   if (x_.etp > 1) emit_.transfer(OpClass::kTp, reduce, Stream::kEp, "etp_all_gather");
 }
 
@@ -105,7 +115,8 @@ void LayerTasks::expert_linear(Role role, double n, double k, const char* name) 
   // one launch an expert: there is no grouped GEMM for every format
   emit_.kernel(OpClass::kGemm, grouped(rows), 2 + experts, name);
   // the group goes on when its most loaded rank has done its rows
-  if (overload_ > 0) emit_.kernel(OpClass::kImbalance, grouped(rows * overload_), 0, "wait_for_loaded_expert");
+  if (overload_ > 0)
+    emit_.kernel(OpClass::kImbalance, grouped(rows * overload_), 0, "wait_for_loaded_expert");
 }
 
 void LayerTasks::experts_forward() {

@@ -8,11 +8,14 @@ LayerTasks::LayerTasks(StepGraph& graph, const Scenario& scenario, const Stack& 
     : s_(scenario), stack_(stack), model_(scenario.model), x_(shapes_of(scenario)), emit_(graph) {
   if (!model_.moe || s_.moe.routing.kind != RoutingKind::kZipf) return;
   const double capacity = s_.moe.capacity_factor.value_or(1e9);
-  overload_ = zipf_load_factor(model_.moe->experts, s_.layout.ep, s_.moe.routing.exponent, s_.moe.routing.seed, capacity) - 1;
+  overload_ = zipf_load_factor(model_.moe->experts, s_.layout.ep, s_.moe.routing.exponent,
+                               s_.moe.routing.seed, capacity) -
+              1;
 }
 
-// Share of a module's launches that stay with the host under CUDA graphs. A full graph launches once an iteration;
-// graphs of layer pieces cover attention, router and preprocessing, not the dropless expert FFN (domain 6.3).
+// Share of a module's launches that stay with the host under CUDA graphs. A full graph launches once an
+// iteration; graphs of layer pieces cover attention, router and preprocessing, not the dropless expert FFN
+// (domain 6.3).
 void LayerTasks::use_launch_share(double share) {
   double factor = stack_.kernels_factor;
   if (s_.kernels.cuda_graphs == CudaGraphs::kFull) factor = 0;
@@ -21,7 +24,8 @@ void LayerTasks::use_launch_share(double share) {
   emit_.set_launch_factor(factor);
 }
 
-// --- building blocks -------------------------------------------------------------------------------------------------
+// --- building blocks
+// -------------------------------------------------------------------------------------------------
 
 Kernel LayerTasks::gemm(Role role, double m, double n, double k, Dtype dtype) const {
   Kernel kernel;
@@ -35,7 +39,9 @@ Kernel LayerTasks::gemm(Role role, double m, double n, double k, Dtype dtype) co
   return kernel;
 }
 
-void LayerTasks::emit_gemm(const Kernel& kernel, const char* name) { emit_.kernel(OpClass::kGemm, kernel, 3, name); }
+void LayerTasks::emit_gemm(const Kernel& kernel, const char* name) {
+  emit_.kernel(OpClass::kGemm, kernel, 3, name);
+}
 
 void LayerTasks::elementwise(double bytes, double launches, const char* name, MemoryKind kind) {
   Kernel kernel;
@@ -66,9 +72,9 @@ Arrival LayerTasks::tp_transfer_async(Collective collective, double rows, double
   return emit_.transfer_async(OpClass::kTp, tp(collective, rows, width), Stream::kTp, name);
 }
 
-// RMSNorm reads and writes 2 bytes an element forward, about 8 h backward; unfused it is a chain of eight eager
-// kernels over BF16 and FP32 copies: 36 bytes an element forward, about twice that backward (derived: cast 2+4, square
-// 4+4, mean 4, scale 4+4, cast 4+2, weight 2+2).
+// RMSNorm reads and writes 2 bytes an element forward, about 8 h backward; unfused it is a chain of eight
+// eager kernels over BF16 and FP32 copies: 36 bytes an element forward, about twice that backward (derived:
+// cast 2+4, square 4+4, mean 4, scale 4+4, cast 4+2, weight 2+2).
 void LayerTasks::norm(Role role, double width) {
   const bool forward = role == Role::kForward;
   double per_element = (forward ? 2 : 4) * x_.activation_bytes;
@@ -77,13 +83,15 @@ void LayerTasks::norm(Role role, double width) {
     per_element = forward ? 36 : 72;
     launches = forward ? 8 : 16;
   }
-  elementwise(per_element * width * x_.local_tokens, launches, forward ? "norm" : "norm_bwd", MemoryKind::kNorm);
+  elementwise(per_element * width * x_.local_tokens, launches, forward ? "norm" : "norm_bwd",
+              MemoryKind::kNorm);
 }
 
 // bias-dropout-add: read branch and residual, write sum; backward the gradient is copied once.
 void LayerTasks::residual(Role role) {
   const double per_element = (role == Role::kForward ? 3 : 1) * x_.activation_bytes;
-  elementwise(per_element * x_.hidden * x_.local_tokens, 3, role == Role::kForward ? "residual_add" : "residual_bwd");
+  elementwise(per_element * x_.hidden * x_.local_tokens, 3,
+              role == Role::kForward ? "residual_add" : "residual_bwd");
 }
 
 void LayerTasks::linear(double rows, double n, double k, const char* name) {
@@ -97,7 +105,8 @@ void LayerTasks::linear_grads(double rows, double n, double k, const char* name)
   emit_gemm(gemm(Role::kWeightGrad, n, k, rows, x_.linear), name);
 }
 
-// Input gathered over the sequence (SP), output split over TP. With userbuffers the gather is pipelined with the GEMM.
+// Input gathered over the sequence (SP), output split over TP. With userbuffers the gather is pipelined with
+// the GEMM.
 void LayerTasks::column_parallel(double n, double k, const char* name) {
   const bool gathers = tp_on() && x_.sequence_parallel;
   quantise(x_.tokens * k / (gathers ? x_.tp : 1), "quantise_input");
@@ -116,8 +125,8 @@ void LayerTasks::column_parallel(double n, double k, const char* name) {
   }
 }
 
-// The saved input is gathered again beside the input gradient, and the input gradient is reduced beside the weight
-// gradient (both asynchronous with and without userbuffers).
+// The saved input is gathered again beside the input gradient, and the input gradient is reduced beside the
+// weight gradient (both asynchronous with and without userbuffers).
 void LayerTasks::column_parallel_grads(double n, double k, const char* name) {
   quantise(x_.tokens * n, "quantise_grad");
   Arrival gathered;
@@ -139,13 +148,15 @@ void LayerTasks::row_parallel(double n, double k, const char* name) {
   quantise(x_.tokens * k, "quantise_input");
   if (!tp_on() || !x_.sequence_parallel || !s_.overlap.tp) {
     emit_gemm(gemm(Role::kForward, x_.tokens, n, k, x_.linear), name);
-    tp_transfer(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce, x_.tokens, n, "tp_reduce");
+    tp_transfer(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce, x_.tokens, n,
+                "tp_reduce");
     return;
   }
   const auto pieces = static_cast<int>(stack_.tp_overlap_chunks);
   for (int i = 0; i < pieces; ++i) {
     emit_gemm(gemm(Role::kForward, x_.tokens / pieces, n, k, x_.linear), name);
-    const Arrival reduced = tp_transfer_async(Collective::kReduceScatter, x_.tokens / pieces, n, "tp_reduce_scatter");
+    const Arrival reduced =
+        tp_transfer_async(Collective::kReduceScatter, x_.tokens / pieces, n, "tp_reduce_scatter");
     if (i == pieces - 1) emit_.need(reduced);
   }
 }
@@ -169,14 +180,17 @@ void LayerTasks::row_parallel_grads(double n, double k, const char* name) {
   emit_gemm(gemm(Role::kWeightGrad, n, k, x_.tokens, x_.linear), name);
 }
 
-// Gated: read gate and up, write the product (6 f); backward reads both and the gradient, writes two gradients (10 f).
+// Gated: read gate and up, write the product (6 f); backward reads both and the gradient, writes two
+// gradients (10 f).
 void LayerTasks::activation(Role role, double rows, double width) {
   const double gates = model_.gated_ffn ? 2 : 1;
   const double elements = role == Role::kForward ? gates + 1 : 2 * gates + 1;
-  elementwise(elements * x_.activation_bytes * width * rows, 3, role == Role::kForward ? "activation" : "activation_bwd");
+  elementwise(elements * x_.activation_bytes * width * rows, 3,
+              role == Role::kForward ? "activation" : "activation_bwd");
 }
 
-// --- dense FFN -------------------------------------------------------------------------------------------------------
+// --- dense FFN
+// -------------------------------------------------------------------------------------------------------
 
 void LayerTasks::dense_ffn_forward() {
   const auto f = static_cast<double>(model_.ffn_hidden);
@@ -204,7 +218,8 @@ void LayerTasks::dense_ffn_backward() {
   norm(Role::kInputGrad, x_.hidden);
 }
 
-// --- passes ----------------------------------------------------------------------------------------------------------
+// --- passes
+// ----------------------------------------------------------------------------------------------------------
 
 LayerPass LayerTasks::forward(LayerKind kind) {
   emit_.start_pass();
@@ -275,13 +290,15 @@ LayerPass LayerTasks::backward(LayerKind kind) {
   return pass;
 }
 
-// --- ends of the model -----------------------------------------------------------------------------------------------
+// --- ends of the model
+// -----------------------------------------------------------------------------------------------
 
 Program LayerTasks::embedding_forward() {
   emit_.start_pass();
   use_launch_share(1);
   elementwise(2 * x_.activation_bytes * x_.hidden * x_.tokens, 4, "embedding");
-  tp_transfer(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce, x_.tokens, x_.hidden, "tp_reduce");
+  tp_transfer(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce, x_.tokens,
+              x_.hidden, "tp_reduce");
   return emit_.take();
 }
 
@@ -293,8 +310,8 @@ Program LayerTasks::embedding_backward() {
   return emit_.take();
 }
 
-// The loss in FP32: cast (2 + 4), max (4), exponentials and their sum (4 + 4) forward; softmax minus target (4 + 2)
-// backward: 24 bytes a logit in all.
+// The loss in FP32: cast (2 + 4), max (4), exponentials and their sum (4 + 4) forward; softmax minus target
+// (4 + 2) backward: 24 bytes a logit in all.
 Program LayerTasks::head_forward() {
   emit_.start_pass();
   use_launch_share(1);
@@ -302,7 +319,8 @@ Program LayerTasks::head_forward() {
   if (x_.sequence_parallel) tp_transfer(Collective::kAllGather, x_.tokens, x_.hidden, "tp_all_gather");
   emit_gemm(gemm(Role::kForward, x_.tokens, x_.vocab_rows, x_.hidden, x_.plain), "lm_head");
   elementwise(18 * x_.tokens * x_.vocab_rows, 8, "cross_entropy");
-  for (int i = 0; i < 3; ++i) tp_transfer(Collective::kAllReduce, x_.tokens, 4 / x_.activation_bytes, "tp_loss");
+  for (int i = 0; i < 3; ++i)
+    tp_transfer(Collective::kAllReduce, x_.tokens, 4 / x_.activation_bytes, "tp_loss");
   return emit_.take();
 }
 
@@ -313,8 +331,8 @@ Program LayerTasks::head_backward() {
   emit_gemm(gemm(Role::kInputGrad, x_.tokens, x_.hidden, x_.vocab_rows, x_.plain), "lm_head_grad");
   Arrival reduced;
   if (tp_on())
-    reduced = tp_transfer_async(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce, x_.tokens,
-                                x_.hidden, "tp_reduce");
+    reduced = tp_transfer_async(x_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                                x_.tokens, x_.hidden, "tp_reduce");
   emit_gemm(gemm(Role::kWeightGrad, x_.vocab_rows, x_.hidden, x_.tokens, x_.plain), "lm_head_grad");
   if (reduced.event >= 0) emit_.need(reduced);
   norm(Role::kInputGrad, x_.hidden);

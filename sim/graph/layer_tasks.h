@@ -1,5 +1,5 @@
-// The kernels and transfers of one transformer layer on one rank, forward and backward, in the order in which Megatron
-// launches them (GEMM shapes, bytes and collectives: domain 3 and 6; shapes.h has the symbols).
+// The kernels and transfers of one transformer layer on one rank, forward and backward, in the order in which
+// Megatron launches them (GEMM shapes, bytes and collectives: domain 3 and 6; shapes.h has the symbols).
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace stepcast {
 
-// A pass of a layer in pieces, so that the expert all-to-all of one micro-batch can run beside another's compute.
-// Dense layers have empty transfer pieces.
+// A pass of a layer in pieces, so that the expert all-to-all of one micro-batch can run beside another's
+// compute. Dense layers have empty transfer pieces.
 struct LayerPass {
   Program before;    // forward: attention, router, permute;  backward: (nothing)
   Program exchange;  // forward: dispatch;                    backward: combine's gradient
@@ -35,7 +35,7 @@ class LayerTasks {
 
   Program embedding_forward();
   Program embedding_backward();
-  Program head_forward();   // final norm, output matrix, loss
+  Program head_forward();  // final norm, output matrix, loss
   Program head_backward();
   Program mtp_input_forward();  // norms and eh_proj of one MTP depth
   Program mtp_input_backward();
@@ -77,7 +77,8 @@ class LayerTasks {
 
   Kernel gemm(Role role, double m, double n, double k, Dtype dtype) const;
   void emit_gemm(const Kernel& kernel, const char* name);
-  void elementwise(double bytes, double launches, const char* name, MemoryKind kind = MemoryKind::kElementwise);
+  void elementwise(double bytes, double launches, const char* name,
+                   MemoryKind kind = MemoryKind::kElementwise);
   void quantise(double elements, const char* name);
   void tp_transfer(Collective collective, double rows, double width, const char* name);
   Arrival tp_transfer_async(Collective collective, double rows, double width, const char* name);

@@ -7,14 +7,21 @@ namespace {
 
 Dtype linear_dtype(Recipe recipe) {
   switch (recipe) {
-    case Recipe::kFp32: return Dtype::kFp32;
-    case Recipe::kFp16: return Dtype::kFp16;
-    case Recipe::kFp8Tensor: return Dtype::kFp8Tensor;
-    case Recipe::kFp8Block: return Dtype::kFp8Block;
-    case Recipe::kMxfp8: return Dtype::kMxfp8;
-    case Recipe::kNvfp4: return Dtype::kNvfp4;
+    case Recipe::kFp32:
+      return Dtype::kFp32;
+    case Recipe::kFp16:
+      return Dtype::kFp16;
+    case Recipe::kFp8Tensor:
+      return Dtype::kFp8Tensor;
+    case Recipe::kFp8Block:
+      return Dtype::kFp8Block;
+    case Recipe::kMxfp8:
+      return Dtype::kMxfp8;
+    case Recipe::kNvfp4:
+      return Dtype::kNvfp4;
     case Recipe::kBf16:
-    case Recipe::kNvfp4Weights: break;  // weights are decoded to BF16 in the kernel
+    case Recipe::kNvfp4Weights:
+      break;  // weights are decoded to BF16 in the kernel
   }
   return Dtype::kBf16;
 }
@@ -43,11 +50,16 @@ Shapes shapes_of(const Scenario& s) {
 
 double quantise_bytes_per_element(Recipe recipe) {
   switch (recipe) {
-    case Recipe::kFp8Tensor: return 2 + 1 + 1;                    // delayed scaling: amax fused, row- and column-wise copy
-    case Recipe::kFp8Block: return 2 + 1 + 1 + 2 * 4.0 / 128;     // and an FP32 scale per 128
-    case Recipe::kMxfp8: return 2 + 1 + 1 + 2 * 1.0 / 32;         // and an E8M0 scale per 32
-    case Recipe::kNvfp4: return 2 + 2 + 0.5 + 0.5 + 2 * 1.0 / 16; // amax pass, then cast; an E4M3 scale per 16
-    default: return 0;
+    case Recipe::kFp8Tensor:
+      return 2 + 1 + 1;  // delayed scaling: amax fused, row- and column-wise copy
+    case Recipe::kFp8Block:
+      return 2 + 1 + 1 + 2 * 4.0 / 128;  // and an FP32 scale per 128
+    case Recipe::kMxfp8:
+      return 2 + 1 + 1 + 2 * 1.0 / 32;  // and an E8M0 scale per 32
+    case Recipe::kNvfp4:
+      return 2 + 2 + 0.5 + 0.5 + 2 * 1.0 / 16;  // amax pass, then cast; an E4M3 scale per 16
+    default:
+      return 0;
   }
 }
 

@@ -1,5 +1,5 @@
-// What one rank computes on for one micro-batch: the scenario's sizes after TP, CP, EP and ETP. Symbols as in Megatron's
-// documentation; tokens and widths are held in double because they only enter FLOPs and bytes.
+// What one rank computes on for one micro-batch: the scenario's sizes after TP, CP, EP and ETP. Symbols as in
+// Megatron's documentation; tokens and widths are held in double because they only enter FLOPs and bytes.
 #pragma once
 
 #include "cost/op.h"
@@ -16,7 +16,7 @@ struct Shapes {
   double tokens;        // T = s b / c: tokens that a TP group works on
   double local_tokens;  // T / t under sequence parallelism, else T: tokens of norms, residuals, router
   double hidden;
-  double vocab_rows;    // of the padded vocabulary, V' / t
+  double vocab_rows;        // of the padded vocabulary, V' / t
   double activation_bytes;  // per element
   Dtype linear;             // inputs of the decoder's linear layers
   Dtype plain;              // of router, head, attention
@@ -25,8 +25,8 @@ struct Shapes {
 
 Shapes shapes_of(const Scenario& scenario);
 
-// Bytes moved by quantising one element of an activation or gradient for the recipe (read BF16, write both layouts);
-// 0 for recipes without quantisation.
+// Bytes moved by quantising one element of an activation or gradient for the recipe (read BF16, write both
+// layouts); 0 for recipes without quantisation.
 double quantise_bytes_per_element(Recipe recipe);
 
 }  // namespace stepcast

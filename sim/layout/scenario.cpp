@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/data_folder.h"
+#include "base/json.h"
 #include "base/schema.h"
 #include "layout/rules.h"
 #include "layout/scenario_read.h"
@@ -16,7 +17,8 @@ namespace stepcast {
 namespace fs = std::filesystem;
 
 bool Recompute::has(const std::string& module) const {
-  return granularity == Granularity::kSelective && std::find(modules.begin(), modules.end(), module) != modules.end();
+  return granularity == Granularity::kSelective &&
+         std::find(modules.begin(), modules.end(), module) != modules.end();
 }
 
 MegatronArguments megatron_arguments(const Scenario& s) {
@@ -47,8 +49,8 @@ MegatronArguments megatron_arguments(const Scenario& s) {
 
 StageSplit split_of(const Scenario& s) {
   std::vector<Problem> problems;
-  StageSplit split = split_stages(s.model, s.layout.pp, s.layout.vpp, is_v_shaped(s.layout.schedule), s.layout.stages,
-                                  s.name, "/layout/stages", problems);
+  StageSplit split = split_stages(s.model, s.layout.pp, s.layout.vpp, is_v_shaped(s.layout.schedule),
+                                  s.layout.stages, s.file, "/layout/stages", problems);
   throw_if_any(problems);
   return split;
 }
@@ -68,6 +70,7 @@ class Reader {
     check_schema(document_, "scenario", file_, prefix_, problems_);
     throw_if_any(problems_);
     json_ = with_defaults(document_, "scenario");
+    scenario_.file = file_;
     scenario_.name = json_["name"].get<std::string>();
     read_model_and_cluster();
     throw_if_any(problems_);
@@ -96,7 +99,8 @@ class Reader {
       read_model_object(model, file_, prefix_ + "/model");
     } else {
       try {
-        const fs::path path = resolve_data(model.get<std::string>(), "scenarios/models", beside_, file_, prefix_ + "/model");
+        const fs::path path =
+            resolve_data(model.get<std::string>(), "scenarios/models", beside_, file_, prefix_ + "/model");
         read_model_object(load_json(path), path.string(), "");
       } catch (const InputError& error) {
         problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
@@ -104,7 +108,9 @@ class Reader {
     }
     try {
       scenario_.cluster = read_cluster(json_["cluster"], file_, problems_, beside_, prefix_ + "/cluster");
-      if (json_.contains("calibration")) scenario_.cluster.calibration = json_["calibration"].get<std::string>();
+      if (json_.contains("calibration"))
+        scenario_.cluster.calibration = json_["calibration"].get<std::string>();
+      if (scenario_.cluster.calibration.empty()) return;  // no cluster: reported already
       resolve_data(scenario_.cluster.calibration, "calib/profiles", beside_, file_, prefix_ + "/calibration");
     } catch (const InputError& error) {
       problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
@@ -116,9 +122,10 @@ class Reader {
       scenario_.model = read_model(object, file, prefix, problems_);
       return;
     }
-    const HfImport import = import_hf(object, file);
+    const HfImport import = import_hf(object, file, prefix);
     scenario_.model = read_model(import.model, file, prefix, problems_);
-    for (const std::string& key : import.ignored) scenario_.assumptions.push_back("model file: key ignored: " + key);
+    for (const std::string& key : import.unrecognised)
+      scenario_.assumptions.push_back("model file: key not recognised: " + key);
   }
 
   void read_layout() {
@@ -140,12 +147,15 @@ class Reader {
     }
     l.stages = given.value("stages", std::string());
     l.cp_comm = enum_of<CpComm>(given["cp_comm"], kCpComms);
-    l.dp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.tp, l.cp, l.pp})));
-    l.edp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.etp, l.ep, l.pp})));
+    l.dp =
+        std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.tp, l.cp, l.pp})));
+    l.edp =
+        std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.etp, l.ep, l.pp})));
     read_schedule(given);
     for (const auto& [key, derived] : {std::pair{"dp", l.dp}, std::pair{"edp", l.edp}}) {
       if (given.contains(key) && given[key] != derived)
-        add(fmt::format("/layout/{}", key), fmt::format("{} does not follow from the other sizes", given[key].dump()),
+        add(fmt::format("/layout/{}", key),
+            fmt::format("{} does not follow from the other sizes", given[key].dump()),
             fmt::format("{}, or leave it out", derived));
     }
   }
@@ -162,17 +172,21 @@ class Reader {
     }
     if (l.schedule == "auto") l.schedule = l.vpp > 1 ? "interleaved" : "1f1b";
     if (is_v_shaped(l.schedule)) {
-      if (l.vpp > 2) add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule), "1 or 2 (always two chunks a rank)");
+      if (l.vpp > 2)
+        add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule),
+            "1 or 2 (always two chunks a rank)");
       l.vpp = 2;
     } else if (l.vpp > 1 && l.schedule != "interleaved" && l.schedule != "bfs") {
-      add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule), "1, or schedule interleaved or bfs");
+      add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule),
+          "1, or schedule interleaved or bfs");
     }
     l.microbatch_group = given.value("microbatch_group", l.pp);
   }
 
   void read_software() {
     const Json& given = json_["software"];
-    scenario_.software = {given["stack"], given.value("release", std::string()), given.value("date", std::string())};
+    scenario_.software = {given["stack"], given.value("release", std::string()),
+                          given.value("date", std::string())};
   }
 
   void check_precision() {
@@ -181,7 +195,8 @@ class Reader {
     const auto refuse = [&](const std::string& needs, const std::string& allowed) {
       add("/precision/recipe", fmt::format("{} on {}: {}", recipe, gpu.kind, needs), allowed);
     };
-    const std::string low = gpu.fp8_flops > 0 ? "fp32, fp16, bf16, fp8-tensor, fp8-block" : "fp32, fp16, bf16";
+    const std::string low =
+        gpu.fp8_flops > 0 ? "fp32, fp16, bf16, fp8-tensor, fp8-block" : "fp32, fp16, bf16";
     switch (scenario_.precision.recipe) {
       case Recipe::kFp8Tensor:
       case Recipe::kFp8Block:
@@ -193,11 +208,13 @@ class Reader {
         if (gpu.compute_capability < 10) refuse("MXFP8 is Blackwell only", low);
         break;
       case Recipe::kNvfp4:
-        if (gpu.fp4_flops <= 0) refuse("NVFP4 needs FP4 tensor cores (SM100 or newer)", low + ", nvfp4-weights");
+        if (gpu.fp4_flops <= 0)
+          refuse("NVFP4 needs FP4 tensor cores (SM100 or newer)", low + ", nvfp4-weights");
         break;
       case Recipe::kNvfp4Weights:
         if (gpu.fp4_flops <= 0)
-          scenario_.warnings.emplace_back("nvfp4-weights is emulated here: weights are decoded to BF16 in the kernel");
+          scenario_.warnings.emplace_back(
+              "nvfp4-weights is emulated here: weights are decoded to BF16 in the kernel");
         break;
       default:
         break;
@@ -207,7 +224,8 @@ class Reader {
   // What the scenario may ask for and this version does not simulate is refused rather than ignored.
   void check_supported() {
     std::vector<Problem> missing;
-    const auto need = [&](bool asked, const std::string& pointer, const std::string& what, const std::string& allowed) {
+    const auto need = [&](bool asked, const std::string& pointer, const std::string& what,
+                          const std::string& allowed) {
       if (asked) missing.push_back({file_, prefix_ + pointer, what + " is not simulated yet", allowed});
     };
     const Scenario& s = scenario_;
@@ -221,7 +239,8 @@ class Reader {
     need(!s.batch.lengths.empty(), "/batch/lengths", "packed data", "leave it out");
     need(s.model.vision.has_value(), "/model/vision", "a vision encoder's step", "leave it out");
     need(s.moe.routing.kind == RoutingKind::kHistogram || s.moe.routing.kind == RoutingKind::kDirichlet,
-         "/moe/routing/kind", json_["moe"]["routing"]["kind"].get<std::string>() + " routing", "balanced, zipf");
+         "/moe/routing/kind", json_["moe"]["routing"]["kind"].get<std::string>() + " routing",
+         "balanced, zipf");
     for (const char* key : {"slow_gpus", "slow_links", "failed_nics"})
       need(!json_["disturbances"][key].empty(), fmt::format("/disturbances/{}", key), key, "[]");
     if (!missing.empty() && problems_.empty()) throw NotSimulated(missing);
@@ -231,9 +250,10 @@ class Reader {
   void check_stages() {
     const Layout& l = scenario_.layout;
     if (!problems_.empty()) return;
-    const StageSplit split = split_stages(scenario_.model, l.pp, l.vpp, is_v_shaped(l.schedule), l.stages, file_,
-                                          prefix_ + "/layout/stages", problems_);
-    if (l.stages.empty() && l.pp > 1) scenario_.assumptions.push_back("layers over pipeline stages: " + split.how);
+    const StageSplit split = split_stages(scenario_.model, l.pp, l.vpp, is_v_shaped(l.schedule), l.stages,
+                                          file_, prefix_ + "/layout/stages", problems_);
+    if (l.stages.empty() && l.pp > 1)
+      scenario_.assumptions.push_back("layers over pipeline stages: " + split.how);
   }
 
   void echo() {
@@ -250,9 +270,10 @@ class Reader {
     json_["cluster"] = cluster_json(scenario_.cluster);
     json_["calibration"] = scenario_.cluster.calibration;
     json_["moe"]["dedup"] = scenario_.moe.dedup;
-    json_["optimizer"]["grad_dtype"] = name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);
+    json_["optimizer"]["grad_dtype"] =
+        name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);
     if (!json_["free"].empty()) scenario_.assumptions.emplace_back("`free` is used by search only");
-    scenario_.resolved = json_;
+    scenario_.resolved = std::make_shared<const Json>(json_);
   }
 
   const Json& document_;
@@ -266,9 +287,25 @@ class Reader {
 
 }  // namespace
 
+namespace {
+
+// A model given by path is inlined when an assignment reaches into it.
+void inline_model(Json& document, const fs::path& file, const std::vector<std::string>& assignments) {
+  const bool reaches = std::any_of(assignments.begin(), assignments.end(),
+                                   [](const std::string& a) { return a.rfind("/model/", 0) == 0; });
+  if (!reaches || !document.is_object() || !document.contains("model") || !document["model"].is_string())
+    return;
+  const Json model = load_json(resolve_data(document["model"].get<std::string>(), "scenarios/models",
+                                            file.parent_path(), file.string(), "/model"));
+  document["model"] = is_hf_config(model) ? import_hf(model, file.string()).model : model;
+}
+
+}  // namespace
+
 Scenario load_scenario(const fs::path& file, const std::vector<std::string>& assignments) {
   Json document = load_json(file);
   std::vector<Problem> problems;
+  inline_model(document, file, assignments);
   for (const std::string& assignment : assignments) {
     try {
       apply_set(document, assignment);

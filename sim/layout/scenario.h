@@ -1,14 +1,17 @@
-// A scenario: what runs (model, batch, precision), where (cluster), and how (layout, sharding, recompute, overlap,
-// software). Field names are the contract's. Reading it resolves every default, so that nothing downstream decides.
+// A scenario: what runs (model, batch, precision), where (cluster), and how (layout, sharding, recompute,
+// overlap, software). Field names are the contract's. Reading it resolves every default, so that nothing
+// downstream decides.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
+#include "base/problem.h"
 #include "layout/megatron_arguments.h"
 #include "layout/stage_split.h"
 #include "model/model.h"
@@ -43,8 +46,8 @@ struct Layout {
   std::int64_t dp = 1;   // derived: gpus / (tp cp pp)
   std::int64_t edp = 1;  // derived: gpus / (etp ep pp)
   bool sequence_parallel = false;
-  std::string schedule;  // resolved: never "auto"
-  std::string stages;    // Megatron layout string; empty = split automatically
+  std::string schedule;               // resolved: never "auto"
+  std::string stages;                 // Megatron layout string; empty = split automatically
   std::int64_t microbatch_group = 0;  // resolved: pp unless given
   CpComm cp_comm = CpComm::kP2p;
 };
@@ -64,8 +67,8 @@ struct Sharding {
 
 struct Recompute {
   Granularity granularity = Granularity::kNone;
-  std::vector<std::string> modules;  // of selective
-  std::optional<std::int64_t> layers;  // of full: so many a pipeline chunk; absent = all
+  std::vector<std::string> modules;           // of selective
+  std::optional<std::int64_t> layers;         // of full: so many a pipeline chunk; absent = all
   bool has(const std::string& module) const;  // selective recompute of this module
 };
 
@@ -84,7 +87,7 @@ struct Routing {
   double exponent = 0;  // zipf
   double alpha = 0;     // dirichlet
   std::uint64_t seed = 1;
-  std::string file;     // histogram
+  std::string file;  // histogram
 };
 
 struct MoeExecution {
@@ -123,6 +126,7 @@ struct Software {
 };
 
 struct Scenario {
+  std::string file;  // for messages
   std::string name;
   Model model;
   Cluster cluster;
@@ -138,22 +142,24 @@ struct Scenario {
   Offload offload;
   Software software;
 
-  Json resolved;                         // the scenario with every default filled in and the model inlined
+  std::shared_ptr<const Json> resolved;  // the scenario with every default filled in and the model inlined
   std::vector<std::string> assumptions;  // what was decided because the input did not say
   std::vector<std::string> warnings;
 
   std::int64_t microbatches() const { return batch.global / (batch.micro * layout.dp); }
   // Tokens of one micro-batch that one rank of a TP group holds together with its peers (s b / c).
   std::int64_t tokens_per_microbatch() const { return batch.seq_len * batch.micro / layout.cp; }
-  double tokens_per_step() const { return static_cast<double>(batch.global) * static_cast<double>(batch.seq_len); }
+  double tokens_per_step() const {
+    return static_cast<double>(batch.global) * static_cast<double>(batch.seq_len);
+  }
   bool fp8() const {
     return precision.recipe == Recipe::kFp8Tensor || precision.recipe == Recipe::kFp8Block ||
            precision.recipe == Recipe::kMxfp8;
   }
 };
 
-// Reads a scenario file, applies `--set` assignments and resolves every default. Throws InputError with all problems:
-// schema, ranges, and the framework's rules (layout/rules.h).
+// Reads a scenario file, applies `--set` assignments and resolves every default. Throws InputError with all
+// problems: schema, ranges, and the framework's rules (layout/rules.h).
 Scenario load_scenario(const std::filesystem::path& file, const std::vector<std::string>& assignments = {});
 
 // A scenario that is right but asks for something this version does not simulate.
@@ -170,8 +176,8 @@ StageSplit split_of(const Scenario& scenario);
 
 bool is_v_shaped(const std::string& schedule);
 
-// The same for a scenario that is already JSON; `beside` is where its relative paths start, `file` and `prefix` name
-// it in messages.
+// The same for a scenario that is already JSON; `beside` is where its relative paths start, `file` and
+// `prefix` name it in messages.
 Scenario read_scenario(const Json& document, const std::string& file, const std::string& prefix,
                        const std::filesystem::path& beside);
 

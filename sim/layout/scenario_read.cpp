@@ -5,28 +5,36 @@
 namespace stepcast {
 namespace {
 
-constexpr std::array kRecipes = {
-    EnumName<Recipe>{"fp32", Recipe::kFp32},           EnumName<Recipe>{"fp16", Recipe::kFp16},
-    EnumName<Recipe>{"bf16", Recipe::kBf16},           EnumName<Recipe>{"fp8-tensor", Recipe::kFp8Tensor},
-    EnumName<Recipe>{"fp8-block", Recipe::kFp8Block},  EnumName<Recipe>{"mxfp8", Recipe::kMxfp8},
-    EnumName<Recipe>{"nvfp4", Recipe::kNvfp4},         EnumName<Recipe>{"nvfp4-weights", Recipe::kNvfp4Weights}};
-constexpr std::array kEngines = {EnumName<Engine>{"megatron", Engine::kMegatron}, EnumName<Engine>{"fsdp", Engine::kFsdp},
+constexpr std::array kRecipes = {EnumName<Recipe>{"fp32", Recipe::kFp32},
+                                 EnumName<Recipe>{"fp16", Recipe::kFp16},
+                                 EnumName<Recipe>{"bf16", Recipe::kBf16},
+                                 EnumName<Recipe>{"fp8-tensor", Recipe::kFp8Tensor},
+                                 EnumName<Recipe>{"fp8-block", Recipe::kFp8Block},
+                                 EnumName<Recipe>{"mxfp8", Recipe::kMxfp8},
+                                 EnumName<Recipe>{"nvfp4", Recipe::kNvfp4},
+                                 EnumName<Recipe>{"nvfp4-weights", Recipe::kNvfp4Weights}};
+constexpr std::array kEngines = {EnumName<Engine>{"megatron", Engine::kMegatron},
+                                 EnumName<Engine>{"fsdp", Engine::kFsdp},
                                  EnumName<Engine>{"deepspeed", Engine::kDeepSpeed}};
 constexpr std::array kGranularities = {EnumName<Granularity>{"none", Granularity::kNone},
                                        EnumName<Granularity>{"selective", Granularity::kSelective},
                                        EnumName<Granularity>{"full", Granularity::kFull}};
-constexpr std::array kDispatchers = {
-    EnumName<Dispatcher>{"allgather", Dispatcher::kAllGather}, EnumName<Dispatcher>{"alltoall", Dispatcher::kAllToAll},
-    EnumName<Dispatcher>{"deepep", Dispatcher::kDeepEp}, EnumName<Dispatcher>{"hybridep", Dispatcher::kHybridEp},
-    EnumName<Dispatcher>{"ncclep", Dispatcher::kNcclEp}};
-constexpr std::array kRoutings = {
-    EnumName<RoutingKind>{"balanced", RoutingKind::kBalanced}, EnumName<RoutingKind>{"zipf", RoutingKind::kZipf},
-    EnumName<RoutingKind>{"dirichlet", RoutingKind::kDirichlet}, EnumName<RoutingKind>{"histogram", RoutingKind::kHistogram}};
-constexpr std::array kAttentions = {
-    EnumName<AttentionKernel>{"auto", AttentionKernel::kAuto}, EnumName<AttentionKernel>{"unfused", AttentionKernel::kUnfused},
-    EnumName<AttentionKernel>{"flash2", AttentionKernel::kFlash2}, EnumName<AttentionKernel>{"flash3", AttentionKernel::kFlash3},
-    EnumName<AttentionKernel>{"cudnn", AttentionKernel::kCudnn}};
-constexpr std::array kGraphs = {EnumName<CudaGraphs>{"none", CudaGraphs::kNone}, EnumName<CudaGraphs>{"layer", CudaGraphs::kLayer},
+constexpr std::array kDispatchers = {EnumName<Dispatcher>{"allgather", Dispatcher::kAllGather},
+                                     EnumName<Dispatcher>{"alltoall", Dispatcher::kAllToAll},
+                                     EnumName<Dispatcher>{"deepep", Dispatcher::kDeepEp},
+                                     EnumName<Dispatcher>{"hybridep", Dispatcher::kHybridEp},
+                                     EnumName<Dispatcher>{"ncclep", Dispatcher::kNcclEp}};
+constexpr std::array kRoutings = {EnumName<RoutingKind>{"balanced", RoutingKind::kBalanced},
+                                  EnumName<RoutingKind>{"zipf", RoutingKind::kZipf},
+                                  EnumName<RoutingKind>{"dirichlet", RoutingKind::kDirichlet},
+                                  EnumName<RoutingKind>{"histogram", RoutingKind::kHistogram}};
+constexpr std::array kAttentions = {EnumName<AttentionKernel>{"auto", AttentionKernel::kAuto},
+                                    EnumName<AttentionKernel>{"unfused", AttentionKernel::kUnfused},
+                                    EnumName<AttentionKernel>{"flash2", AttentionKernel::kFlash2},
+                                    EnumName<AttentionKernel>{"flash3", AttentionKernel::kFlash3},
+                                    EnumName<AttentionKernel>{"cudnn", AttentionKernel::kCudnn}};
+constexpr std::array kGraphs = {EnumName<CudaGraphs>{"none", CudaGraphs::kNone},
+                                EnumName<CudaGraphs>{"layer", CudaGraphs::kLayer},
                                 EnumName<CudaGraphs>{"full", CudaGraphs::kFull}};
 constexpr std::array kOptimizers = {EnumName<OptimizerKind>{"adam", OptimizerKind::kAdam},
                                     EnumName<OptimizerKind>{"sgd", OptimizerKind::kSgd},
@@ -89,8 +97,8 @@ void read_simple_sections(const Json& j, Scenario& s) {
   if (recompute.contains("layers")) s.recompute.layers = recompute["layers"].get<std::int64_t>();
 
   const Json& overlap = j["overlap"];
-  s.overlap = {overlap["tp"],      overlap["grad_reduce"], overlap["param_gather"], overlap["moe_a2a"],
-               overlap["delay_wgrad"], overlap["p2p"],     overlap["shared_expert"]};
+  s.overlap = {overlap["tp"],          overlap["grad_reduce"], overlap["param_gather"], overlap["moe_a2a"],
+               overlap["delay_wgrad"], overlap["p2p"],         overlap["shared_expert"]};
   read_moe(j["moe"], s.moe);
 
   s.kernels.attention = enum_of<AttentionKernel>(j["kernels"]["attention"], kAttentions);

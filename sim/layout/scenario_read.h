@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "layout/scenario.h"
 
 namespace stepcast {
@@ -30,8 +31,8 @@ Enum enum_of(const Json& name, const std::array<EnumName<Enum>, N>& names) {
   return names[0].value;
 }
 
-// Batch, precision, sharding, recompute, overlap, moe, kernels, optimizer, offload from a schema-checked document
-// with defaults.
+// Batch, precision, sharding, recompute, overlap, moe, kernels, optimizer, offload from a schema-checked
+// document with defaults.
 void read_simple_sections(const Json& document, Scenario& scenario);
 
 // 2 -> "bf16" (or "fp16" under the fp16 recipe), 4 -> "fp32".

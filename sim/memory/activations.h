@@ -1,16 +1,17 @@
-// What one micro-batch leaves in the memory of one rank until its backward. Bytes per token, e = 2 (4 in
-// fp32), q = bytes of a saved input of a quantised linear (e without quantisation), T = s b / c tokens, T_l =
-// T / t with sequence parallelism, else T:
-//   attention   T_l (e h + q h)                                             norm input and output
-//     GQA       T/t e (n + 2 g) d,  MLA  T_l (e q_l + q q_l + e (kv_l + d_r) + q kv_l) + T/t e n (2 d_qk +
-//     d_v) output    T/t (e n d_v + 4 n)                                         and log-sum-exp, or without
-//     flash attention
-//               T/t n s 2                                                   softmax; + 3 n s with dropout
-//   FFN         T_l (e h + q h) + T/t (e (gamma - 1) f + q f)
-//   MoE         T_l (e h + q h + 9 E + lambda k (q h + e (gamma - 1) f_e + q f_e + 4)) + shared experts as an
-//   FFN of f_s
-// lambda: tokens of the fullest rank over the mean. Sources: domain 4.2, Korthikanti et al. 2205.05198
-// (unfused, dropout).
+// What one micro-batch leaves in the memory of one rank until its backward, in bytes. e: bytes of an element,
+// 2 (4 in fp32); q: bytes of a saved input of a quantised linear, scales included (e without quantisation);
+// T = s b / c tokens; T_l = T / t with sequence parallelism, else T.
+//   attention  T_l (e h + q h)                              input and output of the norm
+//     GQA      T/t e (n + 2 g) d                            q, k, v
+//     MLA      T_l ((e + q) q_l + e (kv_l + d_r) + q kv_l)  latents before and after their norms
+//              T/t e n (2 d_qk + d_v)                       q, k, v
+//     flash    T/t (e n d_v + 4 n)                          output and log-sum-exp
+//     unfused  T/t (e n d_v + e n s)                        output and softmax; + 3 n s with dropout
+//   FFN        T_l (e h + q h) + T/t (e (gamma - 1) f + q f)
+//   MoE        T_l (e h + q h + 9 E + lambda k (q h + e (gamma - 1) f_e + q f_e + 4))
+//              and the shared experts as an FFN
+// lambda: tokens of the fullest rank over the mean.
+// Sources: domain 4.2; Korthikanti et al. 2205.05198 (unfused attention with dropout).
 #pragma once
 
 #include <array>

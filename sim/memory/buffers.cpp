@@ -6,7 +6,6 @@
 #include "memory/activations.h"
 #include "memory/habits.h"
 #include "memory/states.h"
-#include "model/parameters.h"
 
 namespace stepcast {
 namespace {
@@ -18,6 +17,11 @@ constexpr std::int64_t kRanksPerNvlink = 8;                  // of DeepEP's hier
 constexpr std::string_view kPlaceholders = "2025-06";        // software with Transformer Engine 2.3
 constexpr std::string_view kExpertPlaceholders = "2026-01";  // 2.10: of grouped GEMMs too
 constexpr double kTpOverlapBuffers = 4;  // GEMMs with a user buffer: QKV, projection, FC1, FC2
+
+// Whether software of `date` (YYYY-MM, YYYY = its December, empty = the newest) is of `month` or later.
+bool since(const std::string& date, std::string_view month) {
+  return date.empty() || (date.size() == 4 ? date + "-12" : date) >= month;
+}
 
 // The largest unit that FSDP gathers: a layer. Embedding and head stay gathered while a micro-batch runs.
 struct Units {
@@ -98,8 +102,7 @@ double streamed_expert_bytes(const Scenario& s) {
 }
 
 double cached_gradient_bytes(const Scenario& s, const StageSplit& split, std::int64_t rank) {
-  const std::string& date = s.software.date;
-  if (s.sharding.engine != Engine::kMegatron || (!date.empty() && date < kPlaceholders)) return 0;
+  if (s.sharding.engine != Engine::kMegatron || !since(s.software.date, kPlaceholders)) return 0;
   HeldParameters largest;
   for (const Stage& stage : stages_of_rank(s, split, rank)) {
     for (std::int64_t i = stage.first_layer; i < stage.first_layer + stage.layers; ++i) {
@@ -109,7 +112,7 @@ double cached_gradient_bytes(const Scenario& s, const StageSplit& split, std::in
     }
   }
   double placeholders = largest.linear;
-  if (s.model.moe && (date.empty() || date >= kExpertPlaceholders))
+  if (s.model.moe && since(s.software.date, kExpertPlaceholders))
     placeholders += largest.experts * d(s.layout.ep) / d(s.model.moe->experts);  // of one expert
   return placeholders * (s.precision.recipe == Recipe::kFp32 ? 4 : 2);
 }

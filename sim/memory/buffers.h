@@ -10,9 +10,10 @@
 
 namespace stepcast {
 
-// DeepEP's NVLink and RDMA buffers (DEP csrc/legacy/config.hpp, deep_ep/buffers/legacy.py), ch = SMs / 2
-// channels, R ranks: ch min(R, 8) recv (hidden_bytes + 8 + 128 16) and 2 ch (R / 8) 128 (hidden_bytes + 8 +
-// 128 16 + 16).
+// DeepEP's buffers for R ranks (DEP csrc/legacy/config.hpp, deep_ep/buffers/legacy.py), ch = SMs / 2
+// channels:
+//   NVLink  ch min(R, 8) chunk (hidden_bytes + 8 + 128 16), chunk 256 up to 8 ranks, else 288
+//   RDMA    2 ch (R / 8) 128 (hidden_bytes + 8 + 128 16 + 16)
 struct DeepEpBuffers {
   double nvlink = 0;
   double rdma = 0;
@@ -30,8 +31,8 @@ double tp_overlap_bytes(const Scenario& scenario);
 // Weights of experts that come from the host layer by layer: the running layer and the next.
 double streamed_expert_bytes(const Scenario& scenario);
 
-// Transformer Engine hands autograd a placeholder of the weight gradient and caches one for each shape of
-// weight.
+// Transformer Engine hands autograd a placeholder of the weight gradient; it caches one for each weight shape
+// (pytorch/module/base.py, get_dummy_wgrad).
 double cached_gradient_bytes(const Scenario& scenario, const StageSplit& split, std::int64_t rank);
 
 std::int64_t communicators(const Scenario& scenario);

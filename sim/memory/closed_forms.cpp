@@ -24,11 +24,6 @@ double zero_bytes(int stage, double psi, double ranks) {
   }
 }
 
-double distributed_optimizer_bytes_per_parameter(double weight_bytes, bool fp16, double ranks) {
-  if (weight_bytes == 4) return 8 + 8 / ranks;
-  return fp16 ? 4 + 16 / ranks : 6 + 12 / ranks;
-}
-
 double deepspeed_zero2_bytes(double psi, double gpus, bool offload) {
   return offload ? 2 * psi : 2 * psi + 18 * psi / gpus;
 }

@@ -11,10 +11,6 @@ namespace stepcast {
 // ZeRO (arXiv 1910.02054): 16 psi; 4 psi + 12 psi / N; 2 psi + 14 psi / N; 16 psi / N.
 double zero_bytes(int stage, double psi, double ranks);
 
-// Megatron's distributed optimizer (dist_optimizer.md): 6 + 12 / d for bf16, 4 + 16 / d for fp16, 8 + 8 / d
-// for fp32.
-double distributed_optimizer_bytes_per_parameter(double weight_bytes, bool fp16, double ranks);
-
 // DeepSpeed's estimators (stage_1_and_2.py, stage3.py), on a GPU.
 enum class DeepSpeedOffload { kNone, kOptimizer, kAll };
 double deepspeed_zero2_bytes(double psi, double gpus, bool offload);

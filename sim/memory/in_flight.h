@@ -1,12 +1,13 @@
-// Micro-batches alive on a PP rank at its fullest moment, by chunk (domain 4.3; p ranks, v chunks, m
-// micro-batches):
-//   GPipe, breadth-first m a chunk          1F1B  min(m, p - r)             ZB-H1  min(m, p)      ZB-2p
-//   min(m, 2p - 1) interleaved  min(m v, 2 (p - r - 1) + (v - 1) N + 1) chunks, walked to see which ZB-V  2p
-//   chunks      V-Half  2 floor(p/2) + 2      V-Min  2 (floor((p + 1)/3) + 1) DualPipe  p + 1 chunks over a
-//   rank's two stages    DualPipeV  2p + 1
+// Micro-batches alive on PP rank r at its fullest moment, by chunk (domain 4.3; p ranks, v chunks a rank, m
+// micro-batches, N the group of interleaving):
+//   GPipe, breadth-first   m a chunk
+//   1F1B                   min(m, p - r)
+//   interleaved            min(m v, 2 (p - r - 1) + (v - 1) N + 1) chunks; walked, to see which
+//   ZB-H1, ZB-2p           min(m, p), min(m, 2 p - 1)
+//   ZB-V, V-Half, V-Min    2 p, 2 floor(p / 2) + 2, 2 (floor((p + 1) / 3) + 1) chunks
+//   DualPipe, DualPipeV    p + 1, 2 p + 1 chunks over the rank's two stages
 // Expert overlap (moe_a2a) keeps one more when interleaved; without a pipeline the forward fills layer by
-// layer what the backward beside it empties. The activation of a micro-batch counts until its weight
-// gradient.
+// layer what the backward beside it empties. A micro-batch counts until its weight gradient.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,17 @@
-// Model states: what a rank keeps for each parameter. Bytes per parameter (d = ranks that shard, domain 4.1):
-//   bf16, fp32 gradients                            2 + 4 + 12
-//   with the distributed optimizer (ZeRO-1)         2 + 4 + 12/d       ZeRO-2: 2 + (4 + 12)/d      ZeRO-3:
-//   18/d bf16 gradients                                  2 + 2 + 12/d fp16, and DeepSpeed with 2-byte
-//   gradients       2 + 2 + 16/d       (an fp32 copy of the gradients) fp32 4 + 4 + 8/d bf16 moments
-//   (precision-aware)                  2 + 4 + 6/d        (the master is 2 bytes more than the weight)
-//   PyTorch FSDP                                    (4 + 4 + 8)/d      (the sharded fp32 weight is the
-//   master) FP8 compute, bf16 weights: quantised copies of the linear weights on top; fp8_params: these
-//   copies instead
-// d: DP x CP for dense parameters, expert DP for routed experts; only the ranks of one node with `scope:
-// node`; divided by the instances of the distributed optimizer.
+// Model states: what a rank keeps for each parameter. Bytes (domain 4.1; d = ranks that shard):
+//   bf16, fp32 gradients            2 + 4 + 12        ZeRO-0
+//                                   2 + 4 + 12/d      ZeRO-1, the distributed optimizer
+//                                   2 + (4 + 12)/d    ZeRO-2
+//                                   (2 + 4 + 12)/d    ZeRO-3
+//   bf16 gradients                  2 + 2 + 12/d
+//   fp16; DeepSpeed                 2 + 2 + 16/d      2-byte gradients and an fp32 copy of them
+//   fp32                            4 + 4 + 8/d
+//   bf16 moments                    2 + 4 + 6/d       the master is 2 bytes more than the weight
+//   PyTorch FSDP, ZeRO-3            (4 + 4 + 8)/d     the sharded fp32 weight is the master
+//   FP8 compute, bf16 weights       quantised copies of the linear weights on top
+//   fp8_params                      these copies instead of the bf16 weights
+// d: DP x CP for dense parameters, expert DP for routed experts; with `scope: node` only the ranks of one
+// node; divided by the instances of the distributed optimizer.
 #pragma once
 
 #include <cstdint>

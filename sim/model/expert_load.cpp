@@ -9,7 +9,8 @@
 
 namespace stepcast {
 
-double zipf_load_factor(std::int64_t experts, std::int64_t ep, double exponent, std::uint64_t seed, double capacity) {
+double zipf_load_factor(std::int64_t experts, std::int64_t ep, double exponent, std::uint64_t seed,
+                        double capacity) {
   std::vector<double> load(static_cast<std::size_t>(experts));
   for (std::size_t i = 0; i < load.size(); ++i) load[i] = std::pow(static_cast<double>(i + 1), -exponent);
   const double mean = std::accumulate(load.begin(), load.end(), 0.0) / static_cast<double>(experts);

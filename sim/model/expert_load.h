@@ -5,8 +5,9 @@
 
 namespace stepcast {
 
-// Experts drawn with p_i proportional to i^-exponent, placed on the ep ranks at random (seeded), each expert's share
-// capped at `capacity` times the mean. Returns max over ranks / mean, at least 1.
-double zipf_load_factor(std::int64_t experts, std::int64_t ep, double exponent, std::uint64_t seed, double capacity);
+// Experts drawn with p_i proportional to i^-exponent, placed on the ep ranks at random (seeded), each
+// expert's share capped at `capacity` times the mean. Returns max over ranks / mean, at least 1.
+double zipf_load_factor(std::int64_t experts, std::int64_t ep, double exponent, std::uint64_t seed,
+                        double capacity);
 
 }  // namespace stepcast

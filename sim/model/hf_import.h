@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "model/model.h"
 
 namespace stepcast {
 
 struct HfImport {
-  Json model;                           // a contract model object
-  std::vector<std::string> understood;  // "num_hidden_layers 61 -> layers 61"
-  std::vector<std::string> ignored;     // keys that were not used; "text_config.x" when nested
-  std::vector<std::string>
-      unrecognised;  // those of them that are not known to leave parameters and FLOPs alone
+  Json model;                             // a contract model object
+  std::vector<std::string> understood;    // "num_hidden_layers 61 -> layers 61"
+  std::vector<std::string> ignored;       // keys that were not used; "text_config.x" when nested
+  std::vector<std::string> unrecognised;  // those of them that may change parameters or FLOPs
 };
 
 // True for an object that looks like a Hugging Face config (it has model_type or architectures).

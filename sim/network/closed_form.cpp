@@ -21,9 +21,14 @@ double distinct_groups(double experts, double top_k, double groups) {
 }
 
 ClosedForms::ClosedForms(const Scenario& scenario, const Profile& profile)
-    : scenario_(scenario), cluster_(scenario.cluster), links_(profile.communication), grid_(grid_of(scenario.layout)) {
-  if (profile.nvlink_bytes_per_s > 0) nvlink_scale_ = cluster_.nvlink_bytes_per_s / profile.nvlink_bytes_per_s;
-  for (std::size_t g = 0; g < spans_.size(); ++g) spans_[g] = span_of(grid_, static_cast<Group>(g), 0, cluster_);
+    : scenario_(scenario),
+      cluster_(scenario.cluster),
+      links_(profile.communication),
+      grid_(grid_of(scenario.layout)) {
+  if (profile.nvlink_bytes_per_s > 0)
+    nvlink_scale_ = cluster_.nvlink_bytes_per_s / profile.nvlink_bytes_per_s;
+  for (std::size_t g = 0; g < spans_.size(); ++g)
+    spans_[g] = span_of(grid_, static_cast<Group>(g), 0, cluster_);
 }
 
 Span ClosedForms::span(const Transfer& transfer) const {
@@ -38,11 +43,13 @@ Span ClosedForms::span(const Transfer& transfer) const {
   return span;
 }
 
-double ClosedForms::in_domain(const std::vector<LinkLine>& lines, double wire, double steps, double ranks) const {
+double ClosedForms::in_domain(const std::vector<LinkLine>& lines, double wire, double steps,
+                              double ranks) const {
   double best = 1e30;
   for (const LinkLine& line : lines) {
     if (ranks < line.min_gpus) continue;
-    best = std::min(best, line.base_s + steps * line.per_step_s + wire / (line.bus_bytes_per_s * nvlink_scale_));
+    best =
+        std::min(best, line.base_s + steps * line.per_step_s + wire / (line.bus_bytes_per_s * nvlink_scale_));
   }
   return best < 1e30 ? best : wire / (cluster_.nvlink_bytes_per_s);
 }
@@ -59,7 +66,7 @@ TransferCost ClosedForms::ring(Collective collective, double bytes, const Span& 
   const bool reduces_all = collective == Collective::kAllReduce;
   const double passes = reduces_all ? 2 : 1;
   const double wire = passes * bytes * (n - 1) / n;
-  const auto& lines = reduces_all                              ? links_.all_reduce
+  const auto& lines = reduces_all                            ? links_.all_reduce
                       : collective == Collective::kAllGather ? links_.all_gather
                                                              : links_.reduce_scatter;
   if (span.domains == 1) return {in_domain(lines, wire, passes * (n - 1), n), wire, 0};
@@ -91,7 +98,8 @@ TransferCost ClosedForms::tokens(const Transfer& t, const Span& span) const {
   const bool dispatch = t.collective == Collective::kDispatch;
   const double n = d(span.size);
   if (scenario_.moe.dispatcher == Dispatcher::kAllGather)
-    return ring(dispatch ? Collective::kAllGather : Collective::kReduceScatter, n * t.tokens * t.token_bytes, span);
+    return ring(dispatch ? Collective::kAllGather : Collective::kReduceScatter, n * t.tokens * t.token_bytes,
+                span);
   if (!scenario_.moe.dedup) return all_to_all(t.bytes, span);
 
   const double experts = d(moe.experts);
@@ -108,13 +116,15 @@ TransferCost ClosedForms::tokens(const Transfer& t, const Span& span) const {
   const double nvlink_bytes = sent * ranks * (n - 1) / n;
   const double network_bytes = sent * remote_domains;
   const bool large = d(span.ranks_per_domain) > 8;
-  const double link = (large ? rate.nvlink_large_domain_bytes_per_s : rate.nvlink_bytes_per_s) * nvlink_scale_;
+  const double link =
+      (large ? rate.nvlink_large_domain_bytes_per_s : rate.nvlink_bytes_per_s) * nvlink_scale_;
   const double nic = cluster_.network_bytes_per_s_per_gpu() * rate.nic_efficiency;
   // DeepEP's link rate counts the own rank's copy
   double busy = std::max((deepep ? sent * ranks : nvlink_bytes) / link, network_bytes / nic);
   const double sm_rate = domains > 1 ? rate.internode_sm_bytes_per_s : rate.sm_bytes_per_s;
   if (deepep && sm_rate > 0) {
-    const double copied = t.tokens * ((ranks + rate.token_copies) * t.token_bytes + ranks * rate.message_bytes);
+    const double copied =
+        t.tokens * ((ranks + rate.token_copies) * t.token_bytes + ranks * rate.message_bytes);
     busy = std::max(busy, copied / (sm_rate * links_.deepep_sms));
   }
   const double launch = domains > 1 ? rate.internode_launch_s : rate.launch_s;
@@ -123,18 +133,23 @@ TransferCost ClosedForms::tokens(const Transfer& t, const Span& span) const {
 
 TransferCost ClosedForms::point_to_point(const Transfer& t, const Span& span) const {
   if (span.domains == 1) return {in_domain(links_.send_recv, t.bytes, 1, 2), t.bytes, 0};
-  return {links_.rdma_latency_s + links_.switch_hop_s + links_.ring_base_s + t.bytes / nic_rate(), 0, t.bytes};
+  return {links_.rdma_latency_s + links_.switch_hop_s + links_.ring_base_s + t.bytes / nic_rate(), 0,
+          t.bytes};
 }
 
 TransferCost ClosedForms::cost(const Transfer& t) const {
   const Span s = span(t);
   if (s.size <= 1 || t.bytes <= 0) return {};
   switch (t.collective) {
-    case Collective::kAllToAll: return all_to_all(t.bytes, s);
+    case Collective::kAllToAll:
+      return all_to_all(t.bytes, s);
     case Collective::kDispatch:
-    case Collective::kCombine: return tokens(t, s);
-    case Collective::kSendRecv: return point_to_point(t, s);
-    default: return ring(t.collective, t.bytes, s);
+    case Collective::kCombine:
+      return tokens(t, s);
+    case Collective::kSendRecv:
+      return point_to_point(t, s);
+    default:
+      return ring(t.collective, t.bytes, s);
   }
 }
 

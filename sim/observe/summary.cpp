@@ -42,7 +42,11 @@ Json oom_section(const Outcomes& outcomes, const std::set<std::string>& oom_seri
   }
   elsewhere = {{"n", n}, {"fp", wrong}};
   const double denominator = static_cast<double>(2 * tp + fp + fn);
-  return {{"tp", tp}, {"fp", fp}, {"tn", tn}, {"fn", fn}, {"f1", denominator > 0 ? 2.0 * static_cast<double>(tp) / denominator : 0}};
+  return {{"tp", tp},
+          {"fp", fp},
+          {"tn", tn},
+          {"fn", fn},
+          {"f1", denominator > 0 ? 2.0 * static_cast<double>(tp) / denominator : 0}};
 }
 
 Json summary_of(const Outcomes& outcomes, const std::set<std::string>& oom_series) {
@@ -81,7 +85,8 @@ std::vector<double> ranks_of(const std::vector<double>& x) {
   for (std::size_t i = 0; i < order.size();) {
     std::size_t j = i;
     while (j < order.size() && x[order[j]] == x[order[i]]) ++j;
-    for (std::size_t k = i; k < j; ++k) ranks[order[k]] = static_cast<double>(i + j - 1) / 2;  // ties share their mean
+    for (std::size_t k = i; k < j; ++k)
+      ranks[order[k]] = static_cast<double>(i + j - 1) / 2;  // ties share their mean
     i = j;
   }
   return ranks;
@@ -186,13 +191,14 @@ namespace {
 using Out = std::back_insert_iterator<std::string>;
 
 void error_table(Out out, const std::string& title, const Json& table) {
-  fmt::format_to(out, "{:<64} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}\n", title, "n", "mean", "median", "p90", "max", "bias");
+  fmt::format_to(out, "{:<64} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}\n", title, "n", "mean", "median", "p90",
+                 "max", "bias");
   for (const auto& [name, s] : table.items()) {
     if (s["n"] == 0) continue;
     const auto percent = [&](const char* key) { return 100 * s[key].get<double>(); };
-    fmt::format_to(out, "  {:<62.62} {:>5} {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>+6.1f}%\n", name, s["n"].get<int>(),
-                   percent("mean_abs_error"), percent("median_abs_error"), percent("p90_abs_error"),
-                   percent("max_abs_error"), percent("bias"));
+    fmt::format_to(out, "  {:<62.62} {:>5} {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>+6.1f}%\n", name,
+                   s["n"].get<int>(), percent("mean_abs_error"), percent("median_abs_error"),
+                   percent("p90_abs_error"), percent("max_abs_error"), percent("bias"));
   }
   fmt::format_to(out, "\n");
 }
@@ -207,15 +213,18 @@ void worst_cases(Out out, const std::vector<RunOutcome>& outcomes) {
   });
   fmt::format_to(out, "worst step times\n");
   for (std::size_t i = 0; i < std::min<std::size_t>(10, sorted.size()); ++i)
-    fmt::format_to(out, "  {:>+7.1f}%  predicted {:>9.4f} s, measured {:>9.4f} s  {}\n", 100 * *sorted[i]->step_time_error,
-                   sorted[i]->predicted_s, *sorted[i]->measured.step_time_s, sorted[i]->id);
+    fmt::format_to(out, "  {:>+7.1f}%  predicted {:>9.4f} s, measured {:>9.4f} s  {}\n",
+                   100 * *sorted[i]->step_time_error, sorted[i]->predicted_s,
+                   *sorted[i]->measured.step_time_s, sorted[i]->id);
   fmt::format_to(out, "\n");
 }
 
 void not_run(Out out, const std::vector<RunOutcome>& outcomes) {
   std::map<std::string, std::int64_t> reasons;
   for (const RunOutcome& o : outcomes)
-    if (o.status != "ok") ++reasons[o.status + ": " + o.why.substr(o.why.find(": ") == std::string::npos ? 0 : o.why.find(": ") + 2)];
+    if (o.status != "ok")
+      ++reasons[o.status + ": " +
+                o.why.substr(o.why.find(": ") == std::string::npos ? 0 : o.why.find(": ") + 2)];
   std::map<std::string, std::int64_t> short_reasons;
   for (const auto& [reason, n] : reasons) {
     std::string line = reason.substr(0, reason.find('\n'));
@@ -242,10 +251,13 @@ std::string validation_text(const std::vector<RunOutcome>& outcomes, const Json&
   worst_cases(out, outcomes);
   const Json& s = document["summary"];
   const Json& oom = s["oom"];
-  fmt::format_to(out, "out of memory (series that hold such a run): {} hit, {} missed, {} false alarms, {} right to run; F1 {:.2f}\n",
-                 oom["tp"].get<int>(), oom["fn"].get<int>(), oom["fp"].get<int>(), oom["tn"].get<int>(), oom["f1"].get<double>());
-  fmt::format_to(out, "elsewhere: {} of {} runs that ran are predicted not to fit\n", s["oom_elsewhere"]["fp"].get<int>(),
-                 s["oom_elsewhere"]["n"].get<int>());
+  fmt::format_to(out,
+                 "out of memory (series that hold such a run): {} hit, {} missed, {} false alarms, {} right "
+                 "to run; F1 {:.2f}\n",
+                 oom["tp"].get<int>(), oom["fn"].get<int>(), oom["fp"].get<int>(), oom["tn"].get<int>(),
+                 oom["f1"].get<double>());
+  fmt::format_to(out, "elsewhere: {} of {} runs that ran are predicted not to fit\n",
+                 s["oom_elsewhere"]["fp"].get<int>(), s["oom_elsewhere"]["n"].get<int>());
   fmt::format_to(out, "peak memory: mean error {:.1f} % over {} runs that print it\n\n",
                  100 * s["memory_mean_abs_error"].get<double>(), s["memory_n"].get<int>());
   double rank_mean = 0, regret = 0, n = 0;
@@ -255,8 +267,10 @@ std::string validation_text(const std::vector<RunOutcome>& outcomes, const Json&
     n += 1;
   }
   if (n > 0)
-    fmt::format_to(out, "rankings: {:.0f} workloads of three or more runs; Spearman {:.2f}, regret {:.1f} % on average\n\n", n,
-                   rank_mean / n, 100 * regret / n);
+    fmt::format_to(
+        out,
+        "rankings: {:.0f} workloads of three or more runs; Spearman {:.2f}, regret {:.1f} % on average\n\n",
+        n, rank_mean / n, 100 * regret / n);
   not_run(out, outcomes);
   fmt::format_to(out, "no intervals yet: every forecast is [t, t], so none covers its run\n");
   return text;

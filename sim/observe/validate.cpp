@@ -1,12 +1,11 @@
 #include "observe/validate.h"
 
 #include <fmt/format.h>
-#include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 
 #include <atomic>
-#include <memory>
 
+#include "base/json.h"
+#include "base/parallel.h"
 #include "base/schema.h"
 #include "model/flops.h"
 #include "result/forecast.h"
@@ -45,7 +44,7 @@ double like_with_like(const StageMemory& peak, const std::string& kind) {
 
 void fill_classes(RunOutcome& out, const Scenario& s) {
   out.topology = s.cluster.topology;
-  out.recipe = s.resolved["precision"]["recipe"];
+  out.recipe = (*s.resolved)["precision"]["recipe"];
   out.kind = s.model.moe ? "moe" : "dense";
   out.size = size_class(s.cluster.gpus);
   out.workload = fmt::format("{} | {} GPUs | {} x {} | {} | {}", s.model.name, s.cluster.gpus, s.batch.global,
@@ -69,7 +68,8 @@ void compare(RunOutcome& out, const Scenario& s, const Forecast& f) {
                      (s.recompute.granularity == Granularity::kFull ? 4.0 / 3 : 1.0);
   if (out.measured.step_time_s) {
     out.step_time_error = f.step_time_s / *out.measured.step_time_s - 1;
-    out.in_interval = f.interval_s[0] <= *out.measured.step_time_s && *out.measured.step_time_s <= f.interval_s[1];
+    out.in_interval =
+        f.interval_s[0] <= *out.measured.step_time_s && *out.measured.step_time_s <= f.interval_s[1];
     out.interval_width = (f.interval_s[1] - f.interval_s[0]) / f.step_time_s;
   }
   if (out.measured.peak_memory_bytes)
@@ -123,12 +123,9 @@ std::vector<RunOutcome> validate_runs(const std::vector<fs::path>& files, int th
     for (std::size_t i = 0; i < runs.size(); ++i)
       records.push_back({files[f].string(), fmt::format("/runs/{}", i), files[f].parent_path(), &runs[i]});
   }
-  std::unique_ptr<tbb::global_control> limit;
-  if (threads > 0)
-    limit = std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism, threads);
   std::vector<RunOutcome> outcomes(records.size());
   std::atomic<std::size_t> done{0};
-  tbb::parallel_for(std::size_t{0}, records.size(), [&](std::size_t i) {
+  parallel_for(records.size(), threads, [&](std::size_t i) {
     outcomes[i] = validate_one(records[i]);
     progress(++done, records.size());
   });

@@ -34,7 +34,7 @@ struct RunOutcome {
   Json measured_json;
   Measured measured;
   double predicted_s = 0;
-  double flops_only_s = 0;  // what a ranking by FLOPs alone would say
+  double flops_only_s = 0;                // what a ranking by FLOPs alone would say
   std::optional<double> step_time_error;  // predicted / measured - 1
   std::optional<double> memory_error;
   bool oom_predicted = false;
@@ -42,8 +42,8 @@ struct RunOutcome {
   double interval_width = 0;  // of the step time, relative
 };
 
-// Reads every record, forecasts it on `threads` threads (0 = all), in the order of the files. `progress` is called with
-// the number done, from any thread. Throws InputError when a file is not a runs document.
+// Reads every record, forecasts it on `threads` threads (0 = all), in the order of the files. `progress` is
+// called with the number done, from any thread. Throws InputError when a file is not a runs document.
 std::vector<RunOutcome> validate_runs(const std::vector<std::filesystem::path>& files, int threads,
                                       const std::function<void(std::size_t, std::size_t)>& progress);
 

@@ -6,23 +6,49 @@ namespace stepcast {
 namespace {
 
 // Order of the table. The first eleven are OpClass values in other order; see `slot`.
-constexpr std::array kNames = {"gemm", "attention", "memory_bound", "tp", "cp", "ep", "pp", "dp",
-                               "bubble", "imbalance", "host", "optimizer", "jitter", "other"};
-enum Slot { kGemm, kAttention, kMemoryBound, kTp, kCp, kEp, kPp, kDp, kBubble, kImbalance, kHost, kOptimizer, kJitter, kOther };
+constexpr std::array kNames = {"gemm", "attention", "memory_bound", "tp",   "cp",        "ep",     "pp",
+                               "dp",   "bubble",    "imbalance",    "host", "optimizer", "jitter", "other"};
+enum Slot {
+  kGemm,
+  kAttention,
+  kMemoryBound,
+  kTp,
+  kCp,
+  kEp,
+  kPp,
+  kDp,
+  kBubble,
+  kImbalance,
+  kHost,
+  kOptimizer,
+  kJitter,
+  kOther
+};
 
 std::size_t slot(OpClass c) {
   switch (c) {
-    case OpClass::kGemm: return kGemm;
-    case OpClass::kAttention: return kAttention;
-    case OpClass::kMemoryBound: return kMemoryBound;
-    case OpClass::kTp: return kTp;
-    case OpClass::kCp: return kCp;
-    case OpClass::kEp: return kEp;
-    case OpClass::kPp: return kPp;
-    case OpClass::kDp: return kDp;
-    case OpClass::kOptimizer: return kOptimizer;
-    case OpClass::kImbalance: return kImbalance;
-    case OpClass::kOther: return kOther;
+    case OpClass::kGemm:
+      return kGemm;
+    case OpClass::kAttention:
+      return kAttention;
+    case OpClass::kMemoryBound:
+      return kMemoryBound;
+    case OpClass::kTp:
+      return kTp;
+    case OpClass::kCp:
+      return kCp;
+    case OpClass::kEp:
+      return kEp;
+    case OpClass::kPp:
+      return kPp;
+    case OpClass::kDp:
+      return kDp;
+    case OpClass::kOptimizer:
+      return kOptimizer;
+    case OpClass::kImbalance:
+      return kImbalance;
+    case OpClass::kOther:
+      return kOther;
   }
   return kOther;
 }

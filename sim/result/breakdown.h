@@ -1,5 +1,6 @@
 // The loss table: each instant of the rank that ends last belongs to one class. Compute comes before exposed
-// communication, communication before waiting; a wait is `host` when the launching thread was late, else `bubble`.
+// communication, communication before waiting; a wait is `host` when the launching thread was late, else
+// `bubble`.
 #pragma once
 
 #include <array>
@@ -13,8 +14,8 @@
 namespace stepcast {
 
 struct Breakdown {
-  // gemm, attention, memory_bound, tp, cp, ep, pp, dp, bubble, imbalance, host, optimizer, jitter, other; seconds.
-  // Adds up to the step time.
+  // gemm, attention, memory_bound, tp, cp, ep, pp, dp, bubble, imbalance, host, optimizer, jitter, other;
+  // seconds. Adds up to the step time.
   std::vector<std::pair<std::string, double>> seconds;
 
   double total() const;
@@ -27,7 +28,8 @@ class RankRecorder {
   static constexpr bool kObserves = true;
   RankRecorder(const StepGraph& graph, std::int32_t rank) : graph_(graph), rank_(rank) {}
 
-  void task(std::int32_t rank, const Instance& instance, const Task& task, Ticks ready, Ticks start, Ticks end);
+  void task(std::int32_t rank, const Instance& instance, const Task& task, Ticks ready, Ticks start,
+            Ticks end);
   void message(std::int32_t receiver, std::uint32_t op, Ticks start, Ticks end);
 
   // `makespan` is the end of the step; what the rank spends after its last task is waiting.

@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include "base/json.h"
+
 #ifndef STEPCAST_VERSION
 #define STEPCAST_VERSION "unknown"
 #endif
@@ -38,7 +40,7 @@ Json result_document(const Scenario& scenario, const Forecast& f) {
   const double gpus = static_cast<double>(scenario.cluster.gpus);
   return {{"schema", "stepcast/result/1"},
           {"name", scenario.name},
-          {"scenario", scenario.resolved},
+          {"scenario", *scenario.resolved},
           {"step_time_s", f.step_time_s},
           {"step_time_interval_s", {f.interval_s[0], f.interval_s[1]}},
           {"tokens_per_s", f.tokens_per_s},
@@ -61,7 +63,8 @@ Json result_document(const Scenario& scenario, const Forecast& f) {
           {"warnings", f.warnings},
           {"provenance",
            {{"version", STEPCAST_VERSION},
-            {"calibration", {{"name", f.calibration}, {"sha256", f.calibration_sha256}, {"kind", f.calibration_kind}}},
+            {"calibration",
+             {{"name", f.calibration}, {"sha256", f.calibration_sha256}, {"kind", f.calibration_kind}}},
             {"stack", stack_json(f.stack)},
             {"assumptions", f.assumptions}}}};
 }
@@ -69,12 +72,8 @@ Json result_document(const Scenario& scenario, const Forecast& f) {
 Json run_section(const Forecast& forecast, double wall_s) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return {{"mode", "folded"},
-          {"network", "closed"},
-          {"ranks_simulated", forecast.ranks_simulated},
-          {"events", forecast.tasks},
-          {"wall_s", wall_s},
-          {"peak_rss_bytes", usage.ru_maxrss * 1024}};
+  return {{"mode", "folded"},         {"network", "closed"}, {"ranks_simulated", forecast.ranks_simulated},
+          {"events", forecast.tasks}, {"wall_s", wall_s},    {"peak_rss_bytes", usage.ru_maxrss * 1024}};
 }
 
 }  // namespace stepcast

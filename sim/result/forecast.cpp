@@ -25,14 +25,16 @@ std::shared_ptr<const Profile> profile_named(const std::string& name) {
   const std::lock_guard lock(mutex);
   auto& entry = cache[name];
   if (!entry)
-    entry = std::make_shared<Profile>(load_profile(resolve_data(name, "calib/profiles", ".", name, "/calibration")));
+    entry = std::make_shared<Profile>(
+        load_profile(resolve_data(name, "calib/profiles", ".", name, "/calibration")));
   return entry;
 }
 
 void refuse_endless(const Scenario& s) {
   const double tasks = estimate_tasks(s);
   if (tasks <= kMostTasks) return;
-  throw NotSimulated({s.name, "/batch/global", fmt::format("{:.1e} tasks in a step ({} micro-batches)", tasks, s.microbatches()),
+  throw NotSimulated({s.file, "/batch/global",
+                      fmt::format("{:.1e} tasks in a step ({} micro-batches)", tasks, s.microbatches()),
                       fmt::format("at most {:.0e}: fewer or larger micro-batches", kMostTasks)});
 }
 
@@ -48,7 +50,8 @@ double executed_flops(const StepGraph& graph, const Scenario& s) {
     of_program.push_back(flops);
   }
   double sum = 0;
-  for (const Instance& instance : graph.instances) sum += of_program[static_cast<std::size_t>(instance.program)];
+  for (const Instance& instance : graph.instances)
+    sum += of_program[static_cast<std::size_t>(instance.program)];
   return sum * static_cast<double>(s.cluster.gpus / s.layout.pp);
 }
 
@@ -58,12 +61,23 @@ Traffic traffic_of(const StepGraph& graph, const OpTimes& times, std::int32_t ra
     const TransferCost& cost = times.transfers[op];
     const double bytes = count * (cost.nvlink_bytes + cost.network_bytes);
     switch (graph.ops[op].cls) {
-      case OpClass::kTp: traffic.tp += bytes; break;
-      case OpClass::kCp: traffic.cp += bytes; break;
-      case OpClass::kEp: traffic.ep += bytes; break;
-      case OpClass::kPp: traffic.pp += bytes; break;
-      case OpClass::kDp: traffic.dp += bytes; break;
-      default: return;
+      case OpClass::kTp:
+        traffic.tp += bytes;
+        break;
+      case OpClass::kCp:
+        traffic.cp += bytes;
+        break;
+      case OpClass::kEp:
+        traffic.ep += bytes;
+        break;
+      case OpClass::kPp:
+        traffic.pp += bytes;
+        break;
+      case OpClass::kDp:
+        traffic.dp += bytes;
+        break;
+      default:
+        return;
     }
     traffic.nvlink += count * cost.nvlink_bytes;
     traffic.network += count * cost.network_bytes;
@@ -98,8 +112,10 @@ void add_rates(Forecast& f, const Scenario& s, double executed) {
 void add_warnings(Forecast& f, const Scenario& s) {
   const double share = f.memory.peak().device / f.memory.capacity;
   if (share > 0.95 && share <= 1)
-    f.warnings.push_back(fmt::format("near capacity: {:.0f} % of the GPU's memory on the worst rank; the allocator slows "
-                                     "down before it fails", share * 100));
+    f.warnings.push_back(
+        fmt::format("near capacity: {:.0f} % of the GPU's memory on the worst rank; the allocator slows "
+                    "down before it fails",
+                    share * 100));
   f.warnings.emplace_back("no interval yet: step_time_interval_s is [t, t]");
   if (s.overlap.p2p && s.layout.pp > 1 && s.layout.vpp == 1)
     f.assumptions.emplace_back("pipeline sends are exposed: they overlap only with interleaved chunks");

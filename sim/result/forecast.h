@@ -14,7 +14,7 @@
 
 namespace stepcast {
 
-struct Traffic {  // bytes that the reported rank sends in a step
+struct Traffic {                                  // bytes that the reported rank sends in a step
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;  // by purpose
   double nvlink = 0, network = 0;                 // by link
 };

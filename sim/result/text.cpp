@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "base/json.h"
 #include "model/parameters.h"
 #include "result/document.h"
 
@@ -23,24 +24,30 @@ void headline(Out out, const Scenario& s, const Forecast& f) {
   fmt::format_to(out, "{}\n", s.name.empty() ? s.model.name : s.name);
   fmt::format_to(out, "  model      {}: {} parameters, {} active\n", s.model.name,
                  count(static_cast<double>(parameters.total)), count(static_cast<double>(parameters.active)));
-  fmt::format_to(out, "  cluster    {} GPUs of {} ({})\n", s.cluster.gpus, s.resolved["cluster"]["topology"].get<std::string>(),
-                 s.cluster.gpu.kind);
-  fmt::format_to(out, "  layout     TP {} CP {} PP {} x VPP {} EP {} ETP {} DP {} EDP {}, {}\n", s.layout.tp, s.layout.cp,
-                 s.layout.pp, s.layout.vpp, s.layout.ep, s.layout.etp, s.layout.dp, s.layout.edp, s.layout.schedule);
-  fmt::format_to(out, "  batch      {} sequences of {} tokens, micro-batch {}, {} micro-batches a rank; {}\n\n", s.batch.global,
-                 s.batch.seq_len, s.batch.micro, s.microbatches(), s.resolved["precision"]["recipe"].get<std::string>());
+  fmt::format_to(out, "  cluster    {} GPUs of {} ({})\n", s.cluster.gpus,
+                 (*s.resolved)["cluster"]["topology"].get<std::string>(), s.cluster.gpu.kind);
+  fmt::format_to(out, "  layout     TP {} CP {} PP {} x VPP {} EP {} ETP {} DP {} EDP {}, {}\n", s.layout.tp,
+                 s.layout.cp, s.layout.pp, s.layout.vpp, s.layout.ep, s.layout.etp, s.layout.dp, s.layout.edp,
+                 s.layout.schedule);
+  fmt::format_to(out,
+                 "  batch      {} sequences of {} tokens, micro-batch {}, {} micro-batches a rank; {}\n\n",
+                 s.batch.global, s.batch.seq_len, s.batch.micro, s.microbatches(),
+                 (*s.resolved)["precision"]["recipe"].get<std::string>());
 
   const StageMemory& peak = f.memory.peak();
   if (f.memory.fits())
-    fmt::format_to(out, "fits: {} of {} GiB on the worst rank (pipeline rank {}), {} GiB to spare\n", gib(peak.device),
-                   gib(f.memory.capacity), peak.rank, gib(f.memory.capacity - peak.device));
+    fmt::format_to(out, "fits: {} of {} GiB on the worst rank (pipeline rank {}), {} GiB to spare\n",
+                   gib(peak.device), gib(f.memory.capacity), peak.rank, gib(f.memory.capacity - peak.device));
   else
-    fmt::format_to(out, "DOES NOT FIT: {} GiB on the worst rank (pipeline rank {}), {} GiB over the {} GiB that there are\n",
-                   gib(peak.device), peak.rank, gib(peak.device - f.memory.capacity), gib(f.memory.capacity));
-  fmt::format_to(out, "step time {:.3f} s   {:.0f} tokens/s ({:.1f} per GPU)   {:.1f} TFLOP/s per GPU\n", f.step_time_s,
-                 f.tokens_per_s, f.tokens_per_s / static_cast<double>(s.cluster.gpus), f.model_tflops_per_gpu);
-  fmt::format_to(out, "MFU {:.1f} %   HFU {:.1f} %   (of {:.0f} TFLOP/s, dense BF16)\n\n", 100 * f.mfu, 100 * f.hfu,
-                 s.cluster.gpu.bf16_flops / 1e12);
+    fmt::format_to(
+        out,
+        "DOES NOT FIT: {} GiB on the worst rank (pipeline rank {}), {} GiB over the {} GiB that there are\n",
+        gib(peak.device), peak.rank, gib(peak.device - f.memory.capacity), gib(f.memory.capacity));
+  fmt::format_to(out, "step time {:.3f} s   {:.0f} tokens/s ({:.1f} per GPU)   {:.1f} TFLOP/s per GPU\n",
+                 f.step_time_s, f.tokens_per_s, f.tokens_per_s / static_cast<double>(s.cluster.gpus),
+                 f.model_tflops_per_gpu);
+  fmt::format_to(out, "MFU {:.1f} %   HFU {:.1f} %   (of {:.0f} TFLOP/s, dense BF16)\n\n", 100 * f.mfu,
+                 100 * f.hfu, s.cluster.gpu.bf16_flops / 1e12);
 }
 
 void loss_table(Out out, const Forecast& f) {
@@ -57,16 +64,18 @@ void loss_table(Out out, const Forecast& f) {
 // At most eight ranks: the worst, the ends, and a few between.
 void memory_table(Out out, const Forecast& f) {
   fmt::format_to(out, "memory by pipeline rank, GiB (peak: {})\n", f.memory.peak().peak_moment);
-  fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}\n", "rank", "weights", "grads",
-                 "optimizer", "activations", "buffers", "allocated", "reserved", "runtime", "device");
+  fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}\n", "rank", "weights",
+                 "grads", "optimizer", "activations", "buffers", "allocated", "reserved", "runtime",
+                 "device");
   const auto& stages = f.memory.stages;
   const std::size_t step = std::max<std::size_t>(1, (stages.size() + 6) / 7);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     if (i != f.memory.worst && i % step != 0 && i + 1 != stages.size()) continue;
     const StageMemory& m = stages[i];
-    fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}{}\n", m.rank, gib(m.parameters),
-                   gib(m.gradients), gib(m.optimizer), gib(m.activations), gib(m.buffers), gib(m.allocated), gib(m.reserved),
-                   gib(m.runtime), gib(m.device), i == f.memory.worst ? "  worst" : "");
+    fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}{}\n", m.rank,
+                   gib(m.parameters), gib(m.gradients), gib(m.optimizer), gib(m.activations), gib(m.buffers),
+                   gib(m.allocated), gib(m.reserved), gib(m.runtime), gib(m.device),
+                   i == f.memory.worst ? "  worst" : "");
   }
   if (stages.size() > 8) fmt::format_to(out, "  ({} ranks; --json has them all)\n", stages.size());
   fmt::format_to(out, "\n");
@@ -74,9 +83,11 @@ void memory_table(Out out, const Forecast& f) {
 
 void traffic_table(Out out, const Forecast& f) {
   const Traffic& t = f.traffic;
-  fmt::format_to(out, "traffic of that rank in a step, GB sent: TP {:.1f}  CP {:.1f}  EP {:.1f}  PP {:.1f}  DP {:.1f}   "
-                      "(NVLink {:.1f}, network {:.1f})\n\n",
-                 t.tp / 1e9, t.cp / 1e9, t.ep / 1e9, t.pp / 1e9, t.dp / 1e9, t.nvlink / 1e9, t.network / 1e9);
+  fmt::format_to(
+      out,
+      "traffic of that rank in a step, GB sent: TP {:.1f}  CP {:.1f}  EP {:.1f}  PP {:.1f}  DP {:.1f}   "
+      "(NVLink {:.1f}, network {:.1f})\n\n",
+      t.tp / 1e9, t.cp / 1e9, t.ep / 1e9, t.pp / 1e9, t.dp / 1e9, t.nvlink / 1e9, t.network / 1e9);
 }
 
 }  // namespace
@@ -88,8 +99,8 @@ std::string result_text(const Scenario& s, const Forecast& f) {
   loss_table(out, f);
   memory_table(out, f);
   traffic_table(out, f);
-  fmt::format_to(out, "rests on\n  kernels    profile {} ({}; sha256 {:.12})\n  software   {} as of {}\n", f.calibration,
-                 f.calibration_kind, f.calibration_sha256, f.stack.name, f.stack.date);
+  fmt::format_to(out, "rests on\n  kernels    profile {} ({}; sha256 {:.12})\n  software   {} as of {}\n",
+                 f.calibration, f.calibration_kind, f.calibration_sha256, f.stack.name, f.stack.date);
   for (const std::string& line : f.assumptions) fmt::format_to(out, "  assumed    {}\n", line);
   for (const std::string& line : f.warnings) fmt::format_to(out, "  warning    {}\n", line);
   return text;

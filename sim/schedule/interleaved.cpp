@@ -1,5 +1,6 @@
-// Megatron's interleaved 1F1B, depth first. Warm-up of rank r: min(m v, 2 (p - r - 1) + (v - 1) N), N the group size.
-// The k-th backward runs chunk v - 1 - chunk(k-th forward). Bubble (p - 1)(t_F + t_B) / v when p divides m.
+// Megatron's interleaved 1F1B, depth first. Warm-up of rank r: min(m v, 2 (p - r - 1) + (v - 1) N), N the
+// group size. The k-th backward runs chunk v - 1 - chunk(k-th forward). Bubble (p - 1)(t_F + t_B) / v when p
+// divides m.
 #include <algorithm>
 
 #include "schedule/schedule.h"
@@ -20,8 +21,8 @@ std::vector<PipelineOp> interleaved_table(const PipelineShape& shape) {
 std::vector<PipelineOp> order_interleaved(const PipelineShape& shape, std::int64_t rank) {
   const std::vector<PipelineOp> forwards = interleaved_table(shape);
   const auto total = static_cast<std::int64_t>(forwards.size());
-  const std::int64_t warmup = std::min(
-      total, 2 * (shape.pp - rank - 1) + (shape.chunks - 1) * shape.group + shape.extra_warmup);
+  const std::int64_t warmup =
+      std::min(total, 2 * (shape.pp - rank - 1) + (shape.chunks - 1) * shape.group + shape.extra_warmup);
   const auto backward = [&](std::int64_t k) {
     const PipelineOp& f = forwards[static_cast<std::size_t>(k)];
     return PipelineOp{'B', shape.chunks - 1 - f.chunk, f.microbatch};

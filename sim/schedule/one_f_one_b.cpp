@@ -1,5 +1,5 @@
-// Megatron's forward_backward_pipelining_without_interleaving: rank r warms up with min(p - r - 1, m) forwards, then
-// alternates. Bubble (p - 1)(t_F + t_B).
+// Megatron's forward_backward_pipelining_without_interleaving: rank r warms up with min(p - r - 1, m)
+// forwards, then alternates. Bubble (p - 1)(t_F + t_B).
 #include <algorithm>
 
 #include "schedule/schedule.h"

@@ -1,4 +1,5 @@
-// Pipeline schedules: what each rank runs, in which order. One file a schedule, one table of them (schedules.cpp).
+// Pipeline schedules: what each rank runs, in which order. One file a schedule, one table of them
+// (schedules.cpp).
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ std::vector<PipelineOp> order_gpipe(const PipelineShape& shape, std::int64_t ran
 std::vector<PipelineOp> order_1f1b(const PipelineShape& shape, std::int64_t rank);
 std::vector<PipelineOp> order_interleaved(const PipelineShape& shape, std::int64_t rank);
 
-// (micro-batch, chunk) of the k-th forward of the interleaved schedule: groups of `group` micro-batches, within a
-// group chunk 0 for all of them, then chunk 1, ...; the last group may be smaller.
+// (micro-batch, chunk) of the k-th forward of the interleaved schedule: groups of `group` micro-batches,
+// within a group chunk 0 for all of them, then chunk 1, ...; the last group may be smaller.
 std::vector<PipelineOp> interleaved_table(const PipelineShape& shape);
 
 // The largest number of activations (forwards without their backward) that a rank holds.

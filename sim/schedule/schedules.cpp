@@ -9,7 +9,8 @@ namespace {
 constexpr std::array kSchedules = {
     Schedule{"gpipe", "all forwards, then all backwards", order_gpipe},
     Schedule{"1f1b", "one forward, one backward (Megatron without interleaving)", order_1f1b},
-    Schedule{"interleaved", "1F1B over several model chunks a rank, depth first (Megatron)", order_interleaved},
+    Schedule{"interleaved", "1F1B over several model chunks a rank, depth first (Megatron)",
+             order_interleaved},
 };
 
 }  // namespace
@@ -17,7 +18,8 @@ constexpr std::array kSchedules = {
 std::span<const Schedule> schedules() { return kSchedules; }
 
 const Schedule* find_schedule(std::string_view name) {
-  const auto* found = std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return s.name == name; });
+  const auto* found =
+      std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return s.name == name; });
   return found == kSchedules.end() ? nullptr : found;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/data_folder.h"
+#include "base/json.h"
 #include "base/schema.h"
 #include "base/units.h"
 

@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kOrder = {"base",   "topology", "model",   "cost",   "layout",
-                                         "schedule", "memory", "graph",  "network", "engine",
-                                         "result", "search",   "plan",    "observe", "app"};
+const std::vector<std::string> kOrder = {"base",     "topology", "model", "cost",    "layout",
+                                         "schedule", "memory",   "graph", "network", "engine",
+                                         "result",   "search",   "plan",  "observe", "app"};
 
 const fs::path kSource = STEPCAST_SOURCE_DIR;
 

@@ -140,6 +140,20 @@ TEST(Buffers, TensorParallelOverlap) {
   EXPECT_DOUBLE_EQ(tp_overlap_bytes(s), 4 * 4096.0 * 8192 * 2);
 }
 
+// One bf16 placeholder for each weight shape of a layer (855.64M linear parameters / tp), since mid-2025.
+TEST(Buffers, CachedWeightGradients) {
+  Scenario s = scenario(llama70b(), 8, layout(8, 1, 1));
+  const double linear = (2.0 * 8192 * 8192 + 2.0 * 8192 * 1024 + 3.0 * 8192 * 28672) / 8;
+  for (const char* date : {"", "2025", "2025-06", "2026-08"}) {
+    s.software.date = date;
+    EXPECT_DOUBLE_EQ(cached_gradient_bytes(s, split_of(s), 0), 2 * linear) << date;
+  }
+  for (const char* date : {"2024", "2025-05"}) {
+    s.software.date = date;
+    EXPECT_EQ(cached_gradient_bytes(s, split_of(s), 0), 0) << date;
+  }
+}
+
 TEST(Buffers, CommunicatorsInUse) {
   EXPECT_EQ(communicators(scenario(llama70b(), 1)), 0);
   EXPECT_EQ(communicators(scenario(gpt175b(), 16, layout(2, 2, 4))), 5);  // TP, CP, DP-CP, PP, embedding

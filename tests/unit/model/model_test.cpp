@@ -15,7 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::model_of;
-using testing::shipped_json;
 using testing::shipped_model;
 using ::testing::SizeIs;
 
@@ -82,7 +81,7 @@ TEST(Model, TakesNullForNotGiven) {
 }
 
 TEST(Model, SaysWhichLayersHaveExperts) {
-  const auto moe_layers = [](Json object) {
+  const auto moe_layers = [](const Json& object) {
     const Model model = model_of(object);
     std::vector<int> layers;
     for (int layer = 0; layer < model.layers; ++layer)

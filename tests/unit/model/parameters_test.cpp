@@ -121,15 +121,17 @@ TEST(Parameters, MatchOpenAiWithoutTheInputTable) {
 }
 
 TEST(Parameters, AreSplitAsRanksHoldThem) {
+  const std::int64_t h = 7168;
   const Parameters layer = decoder_layer_parameters(shipped_model("deepseek-v3"), 60);
-  EXPECT_EQ(layer.experts, 256LL * 3 * 7168 * 2048);
+  EXPECT_EQ(layer.experts, 256 * (3 * h * 2048));
   // down-projections and their norms, router with correction bias, two norms
-  EXPECT_EQ(layer.replicated, 7168LL * (1536 + 512 + 64) + 1536 + 512 + 7168 * 256 + 256 + 2 * 7168);
+  EXPECT_EQ(layer.replicated, h * (1536 + 512 + 64) + 1536 + 512 + h * 256 + 256 + 2 * h);
   EXPECT_EQ(decoder_layer_parameters(shipped_model("deepseek-v3"), 0).experts, 0);
   // GPT-3: output biases h, norms 4 h; QKV biases 3 h and FFN biases f are split
+  const std::int64_t gpt_h = 12288;
   const Parameters gpt = decoder_layer_parameters(shipped_model("gpt3-175b"), 0);
-  EXPECT_EQ(gpt.replicated, 6LL * 12288);
-  EXPECT_EQ(gpt.tp_sharded, 12LL * 12288 * 12288 + 3 * 12288 + 4 * 12288);
+  EXPECT_EQ(gpt.replicated, 6 * gpt_h);
+  EXPECT_EQ(gpt.tp_sharded, 12 * gpt_h * gpt_h + 3 * gpt_h + 4 * gpt_h);
   EXPECT_EQ(head_parameters(shipped_model("gpt3-175b"), 50257).total(), 0);
 }
 
@@ -150,7 +152,7 @@ TEST(Parameters, OfBiasedExpertsGrowWithEveryLinearLayer) {
   const Parameters plain = decoder_layer_parameters(model_of(object), 0);
   object["bias"] = true;
   const Parameters biased = decoder_layer_parameters(model_of(object), 0);
-  EXPECT_EQ(biased.experts - plain.experts, 8 * (2 * 32 + 64));
+  EXPECT_EQ(biased.experts - plain.experts, 1024);  // 8 (2 x 32 + 64)
   // QKV 3 h and the shared expert's 2 f are split; router E, output h and the shared expert's h are not
   EXPECT_EQ(biased.tp_sharded - plain.tp_sharded, 3 * 64 + 2 * 48);
   EXPECT_EQ(biased.replicated - plain.replicated, 8 + 64 + 64);
@@ -164,7 +166,7 @@ TEST(Parameters, OfAVisionEncoder) {
   const std::int64_t layer =
       4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h;  // linear layers with biases, LayerNorms
   const std::int64_t merger = q * q + q + q * out + out + 2 * h;
-  const std::int64_t patches = 3 * 2 * 16 * 16 * h + h;
+  const std::int64_t patches = 1536 * h + h;  // 3 colours x 2 frames x 16 x 16
   const Model model = model_of(object);
   EXPECT_EQ(vision_parameters(model).total(), 27 * layer + 4 * merger + patches);
   EXPECT_EQ(count_parameters(model).total, 30'532'122'624 + 27 * layer + 4 * merger + patches);
