@@ -48,7 +48,7 @@ void import_hf_file(const HfOptions& options) {
   const HfImport import = import_hf(load_json(options.file), options.file);
   if (!options.output.empty()) write_file(options.output, import.model.dump(2) + "\n");
   if (options.json)
-    fmt::print("{}\n", import_json(import, options.file).dump(2));
+    fmt::print("{}\n", import_json(import, options.file).dump(2, ' ', false, Json::error_handler_t::replace));
   else
     print_import(import, options);
 }

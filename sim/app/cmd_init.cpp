@@ -118,16 +118,11 @@ Cluster cluster_of(const InitOptions& options) {
   return cluster;
 }
 
-// The choice that a candidate amounts to; none when a rule refuses it. All candidates run on the same
-// `stack`, which is looked up once.
-std::optional<Choice> weigh(Json document, std::optional<Stack>& stack) {
+// The choice that a candidate amounts to; none when a rule refuses it.
+std::optional<Choice> weigh(Json document) {
   try {
     const Scenario scenario = read(document);
-    std::vector<std::string> assumptions;
-    if (!stack)
-      stack = find_stack(scenario.software.stack, scenario.software.date,
-                         scenario.sharding.engine == Engine::kFsdp, assumptions);
-    const MemoryReport memory = memory_report(scenario, split_of(scenario), *stack);
+    const MemoryReport memory = memory_report(scenario, split_of(scenario), scenario.stack);
     const double device = memory.peak().device;
     return Choice{std::move(document), device, memory.capacity, device <= kRoom * memory.capacity};
   } catch (const InputError&) {
@@ -139,10 +134,9 @@ std::optional<Choice> weigh(Json document, std::optional<Stack>& stack) {
 Choice choose(const InitOptions& options, const Model& model) {
   const Cluster cluster = cluster_of(options);
   const std::int64_t seq_len = options.seq_len.value_or(default_seq_len(model));
-  std::optional<Stack> stack;
   std::optional<Choice> best;
   for (const Candidate& candidate : candidates(model, cluster, seq_len)) {
-    auto choice = weigh(scenario_json(options, model, cluster.topology, candidate), stack);
+    auto choice = weigh(scenario_json(options, model, cluster.topology, candidate));
     if (!choice) continue;
     if (choice->fits) return *choice;
     if (!best || choice->device_bytes < best->device_bytes) best = std::move(choice);
@@ -166,7 +160,7 @@ std::string summary(const Choice& choice) {
 int init(const InitOptions& options) {
   const ModelFile model = load_model_file(options.model);
   const Choice choice = choose(options, model.model);
-  const std::string document = choice.scenario.dump(2);
+  const std::string document = choice.scenario.dump(2, ' ', false, Json::error_handler_t::replace);
   if (!options.output.empty()) write_file(options.output, document + "\n");
   if (options.json || options.output.empty()) fmt::print("{}\n", document);
   if (options.output.empty() || options.json)

@@ -24,7 +24,7 @@ int run(const Options& options) {
   if (options.json) {
     Json document = result_document(scenario, f);
     document["run"] = run_section(f, wall.count());
-    fmt::print("{}\n", document.dump(1));
+    fmt::print("{}\n", document.dump(1, ' ', false, Json::error_handler_t::replace));
   } else {
     fmt::print("{}", result_text(scenario, f));
     if (!f.memory.fits()) {

@@ -25,7 +25,7 @@ int run(const Options& options) {
   if (terminal) fmt::print(stderr, "\r{:40}\r", "");
   const Json document = validation_document(outcomes);
   if (options.json)
-    fmt::print("{}\n", document.dump(1));
+    fmt::print("{}\n", document.dump(1, ' ', false, Json::error_handler_t::replace));
   else
     fmt::print("{}", validation_text(outcomes, document));
   const double error = document["summary"]["mean_abs_error"];

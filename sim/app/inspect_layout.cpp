@@ -225,7 +225,9 @@ void inspect_layout(const InspectLayoutOptions& options) {
     throw InputError({"--rank", "", fmt::format("no rank {}", options.rank), fmt::format("0 to {}", last)});
   const StageSplit split = split_of(scenario);
   if (options.json) {
-    fmt::print("{}\n", report_json(scenario, split, options.rank).dump(2));
+    fmt::print(
+        "{}\n",
+        report_json(scenario, split, options.rank).dump(2, ' ', false, Json::error_handler_t::replace));
     return;
   }
   print_sizes(scenario);

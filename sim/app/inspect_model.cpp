@@ -185,7 +185,7 @@ void add_inspect_model(CLI::App& inspect, int& exit_code) {
   command->callback([options, &exit_code] {
     const Report report = report_of(options->file, options->seq_len);
     if (options->json)
-      fmt::print("{}\n", report_json(report).dump(2));
+      fmt::print("{}\n", report_json(report).dump(2, ' ', false, Json::error_handler_t::replace));
     else
       print_report(report);
     exit_code = 0;

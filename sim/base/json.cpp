@@ -105,12 +105,7 @@ void apply_set(Json& document, const std::string& assignment) {
     throw InputError({"--set", "", fmt::format("\"{}\" is no assignment", assignment), allowed});
   const std::string pointer = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
-  Json value;
-  try {
-    value = Json::parse(text);
-  } catch (const Json::exception&) {
-    value = text;
-  }
+  Json value = Json::accept(text) ? parse_json(text, "--set " + pointer) : Json(text);
   try {
     // Walk by hand: nlohmann's operator[] would turn a null into an array for a numeric token.
     Json* at = &document;

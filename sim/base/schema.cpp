@@ -59,9 +59,12 @@ Json without_nulls(const Json& value, const Json& schema) {
 }
 
 std::string short_text(const Json& value) {
-  std::string text = value.dump();
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() <= 60) return text;
+  std::size_t end = 57;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U)
+    --end;  // not inside a character
+  return text.substr(0, end) + "...";
 }
 
 std::string type_words(const Json& schema) {

@@ -1,6 +1,6 @@
 // What a software stack does, as named physical quantities: calib/stacks/NAME.json (schema stepcast/stack/1).
-// A file holds entries by date; an entry overrides the constants it names. Every constant has value, unit,
-// range and source.
+// A file holds entries by date; an entry overrides what it names. A file may build on another (`like`). Every
+// constant has value, unit, range and source.
 #pragma once
 
 #include <string>
@@ -26,6 +26,19 @@ struct Stack {
   double nccl_bytes_per_communicator = 0;
   double logits_bytes = 0;    // bytes per logit alive at the loss (all copies and the gradient)
   double ep_host_factor = 1;  // launches with expert overlap (two micro-batches interleaved) against without
+
+  // what its code does
+  bool vocab_parallel_loss = true;  // a TP rank holds only its share of the logits
+  bool fused_activation = true;     // SwiGLU in one kernel: the activated gate alone is not saved
+  bool resharding = true;           // ZeRO-3 frees a gathered layer after its forward
+  bool fp32_master = true;          // false: weights, gradients and moments are all of 2 bytes
+  bool selective_by_op =
+      false;  // selective recompute keeps every second matrix product, whatever the modules
+
+  // scenario keys that its recipes set when the scenario does not
+  std::string grad_dtype;   // empty = Megatron's rule (FP32 with bf16, FP16 with fp16)
+  bool fp8_params = false;  // under FP8 recipes
+
   std::string attention = "flash2";  // what kernels.attention "auto" stands for; empty = the GPU kind's own
 };
 

@@ -74,9 +74,9 @@ class Reader {
     scenario_.name = json_["name"].get<std::string>();
     read_model_and_cluster();
     throw_if_any(problems_);
+    read_software();
     read_simple_sections(json_, scenario_);
     read_layout();
-    read_software();
     check_precision();
     check_supported();
     throw_if_any(problems_);
@@ -187,6 +187,9 @@ class Reader {
     const Json& given = json_["software"];
     scenario_.software = {given["stack"], given.value("release", std::string()),
                           given.value("date", std::string())};
+    const bool fsdp_like = json_["sharding"]["engine"] == "fsdp";
+    scenario_.stack =
+        find_stack(scenario_.software.stack, scenario_.software.date, fsdp_like, scenario_.assumptions);
   }
 
   void check_precision() {
@@ -270,6 +273,7 @@ class Reader {
     json_["cluster"] = cluster_json(scenario_.cluster);
     json_["calibration"] = scenario_.cluster.calibration;
     json_["moe"]["dedup"] = scenario_.moe.dedup;
+    json_["precision"]["fp8_params"] = scenario_.precision.fp8_params;
     json_["optimizer"]["grad_dtype"] =
         name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);
     if (!json_["free"].empty()) scenario_.assumptions.emplace_back("`free` is used by search only");

@@ -12,6 +12,7 @@
 
 #include "base/json_fwd.h"
 #include "base/problem.h"
+#include "cost/stack.h"
 #include "layout/megatron_arguments.h"
 #include "layout/stage_split.h"
 #include "model/model.h"
@@ -141,6 +142,7 @@ struct Scenario {
   Optimizer optimizer;
   Offload offload;
   Software software;
+  Stack stack;  // of the software, by date
 
   std::shared_ptr<const Json> resolved;  // the scenario with every default filled in and the model inlined
   std::vector<std::string> assumptions;  // what was decided because the input did not say

@@ -83,7 +83,7 @@ void read_simple_sections(const Json& j, Scenario& s) {
 
   s.precision.recipe = enum_of<Recipe>(j["precision"]["recipe"], kRecipes);
   s.precision.router_fp32 = j["precision"]["router"] == "fp32";
-  s.precision.fp8_params = j["precision"]["fp8_params"];
+  s.precision.fp8_params = j["precision"].value("fp8_params", s.stack.fp8_params && s.fp8());
 
   const Json& sharding = j["sharding"];
   s.sharding = {sharding["zero_stage"].get<int>(), sharding["scope"] == "node",
@@ -107,8 +107,11 @@ void read_simple_sections(const Json& j, Scenario& s) {
 
   const Json& optimizer = j["optimizer"];
   s.optimizer.kind = enum_of<OptimizerKind>(optimizer["kind"], kOptimizers);
-  // Megatron reduces gradients in FP32 with bf16 and in the model's dtype with fp16.
-  const std::string grads = s.precision.recipe == Recipe::kFp16 ? "fp16" : "fp32";
+  // Megatron reduces gradients in FP32 with bf16 and in the model's format with fp16; recipes of some stacks
+  // choose bf16.
+  std::string grads = s.stack.grad_dtype.empty() ? "fp32" : s.stack.grad_dtype;
+  if (s.precision.recipe == Recipe::kFp16) grads = "fp16";
+  if (s.precision.recipe == Recipe::kFp32) grads = "fp32";
   s.optimizer.grad_bytes = bytes_of(optimizer.value("grad_dtype", grads));
   s.optimizer.state_bytes = bytes_of(optimizer["state_dtype"]);
   s.optimizer.onebit = optimizer["compression"] == "1bit-adam";

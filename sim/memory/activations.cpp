@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "memory/habits.h"
 #include "memory/states.h"
 
 namespace stepcast {
@@ -20,10 +19,10 @@ constexpr double kUnfusedNormBytes = 6;
 // Collects the saved tensors of a layer.
 class LayerBuilder {
  public:
-  LayerBuilder(const Scenario& s, const Habits& habits)
+  LayerBuilder(const Scenario& s, const Stack& stack)
       : s_(s),
         m_(s.model),
-        habits_(habits),
+        stack_(stack),
         t_(d(s.layout.tp)),
         tokens_(d(s.tokens_per_microbatch())),
         local_(s.layout.sequence_parallel ? tokens_ / t_ : tokens_),
@@ -111,8 +110,7 @@ class LayerBuilder {
   void add_mlp(double f, std::string_view module, std::string_view other) {
     add("FC1 output", e_ * (gamma() - 1) * f * tokens_ / t_, module, other);
     add("activation output", q_ * f * tokens_ / t_, module, other);
-    if (m_.gated_ffn && !habits_.fused_activation)
-      add("activated gate", e_ * f * tokens_ / t_, module, other);
+    if (m_.gated_ffn && !stack_.fused_activation) add("activated gate", e_ * f * tokens_ / t_, module, other);
   }
 
   void add_moe() {
@@ -160,7 +158,7 @@ class LayerBuilder {
 
   const Scenario& s_;
   const Model& m_;
-  Habits habits_;
+  const Stack& stack_;
   double t_;
   double tokens_;
   double local_;
@@ -222,11 +220,10 @@ double saved_input_bytes(Recipe recipe, double compute_capability) {
 }
 
 Activations::Activations(const Scenario& scenario, const Stack& stack) : s_(scenario) {
-  const Habits habits = habits_of(scenario, stack);
-  LayerBuilder builder(scenario, habits);
+  LayerBuilder builder(scenario, stack);
   if (scenario.model.dense_layers() > 0) dense_ = builder.build(false);
   if (scenario.model.moe) moe_ = builder.build(true);
-  const bool by_op = habits.selective_by_op && scenario.recompute.granularity == Granularity::kSelective;
+  const bool by_op = stack.selective_by_op && scenario.recompute.granularity == Granularity::kSelective;
   for (const bool moe : {false, true}) {
     for (const SavedTensor& tensor : layer(moe).tensors) {
       sums_[moe].everything += tensor.bytes;
@@ -239,7 +236,7 @@ Activations::Activations(const Scenario& scenario, const Stack& stack) : s_(scen
   const double tokens = d(scenario.tokens_per_microbatch());
   const double tp = d(scenario.layout.tp);
   boundary_ = element * d(scenario.model.hidden) * tokens / (scenario.layout.sequence_parallel ? tp : 1);
-  logits_ = tokens * vocab_rows(scenario) * (habits.vocab_parallel_loss ? 1 : tp);
+  logits_ = tokens * vocab_rows(scenario) * (stack.vocab_parallel_loss ? 1 : tp);
   logits_bytes_ = stack.logits_bytes;
 }
 

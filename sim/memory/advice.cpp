@@ -9,7 +9,6 @@
 
 #include "base/units.h"
 #include "layout/rules.h"
-#include "memory/habits.h"
 #include "memory/states.h"
 
 namespace stepcast {
@@ -102,7 +101,7 @@ double gpus_for_states(const Scenario& scenario, const MemoryReport& report) {
   whole.sharding.zero_stage = 0;
   whole.offload.resident_expert_fraction = 1;
   whole.layout.schedule = "1f1b";
-  const bool fp32_master = habits_of(scenario, report.stack).fp32_master;
+  const bool fp32_master = report.stack.fp32_master;
   const StateBytes states = state_bytes(whole, held_by_rank(whole, split_of(whole), 0), fp32_master);
   const double room = (report.capacity - report.peak().runtime) / report.stack.fragmentation;
   return std::max(1.0, std::ceil(states.on_gpu() / std::max(1.0, room)));

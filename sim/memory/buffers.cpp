@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "memory/activations.h"
-#include "memory/habits.h"
 #include "memory/states.h"
 
 namespace stepcast {
@@ -68,7 +67,7 @@ double gathered_bytes(const Scenario& s, const StageSplit& split, std::int64_t r
   if (sharding_ranks(s, false) * sharding_ranks(s, true) <= 1) return 0;
   const double weight = s.precision.recipe == Recipe::kFp32 ? 4 : 2;
   const Units units = fsdp_units(s, split, rank);
-  if (!habits_of(s, stack).resharding) return 2 * weight * units.all;
+  if (!stack.resharding) return 2 * weight * units.all;
   const double gradient = std::min(weight, d(s.optimizer.grad_bytes));
   return std::min(2 * units.largest + units.root, units.all) * weight + units.largest * gradient;
 }

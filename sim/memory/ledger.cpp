@@ -6,7 +6,6 @@
 
 #include "memory/activations.h"
 #include "memory/buffers.h"
-#include "memory/habits.h"
 #include "memory/in_flight.h"
 #include "memory/states.h"
 
@@ -54,8 +53,7 @@ StageMemory stage_memory(const Scenario& scenario, const StageSplit& split, cons
                          const Activations& activations, std::int64_t rank) {
   StageMemory memory;
   memory.rank = rank;
-  const StateBytes states =
-      state_bytes(scenario, held_by_rank(scenario, split, rank), habits_of(scenario, stack).fp32_master);
+  const StateBytes states = state_bytes(scenario, held_by_rank(scenario, split, rank), stack.fp32_master);
   memory.parameters = states.parameters;
   memory.gradients = states.gradients;
   memory.optimizer = states.optimizer;

@@ -65,7 +65,7 @@ Json result_document(const Scenario& scenario, const Forecast& f) {
            {{"version", STEPCAST_VERSION},
             {"calibration",
              {{"name", f.calibration}, {"sha256", f.calibration_sha256}, {"kind", f.calibration_kind}}},
-            {"stack", stack_json(f.stack)},
+            {"stack", stack_json(scenario.stack)},
             {"assumptions", f.assumptions}}}};
 }
 

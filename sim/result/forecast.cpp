@@ -10,6 +10,7 @@
 #include "engine/durations.h"
 #include "engine/replay.h"
 #include "graph/build.h"
+#include "memory/advice.h"
 #include "model/flops.h"
 #include "model/parameters.h"
 
@@ -110,12 +111,7 @@ void add_rates(Forecast& f, const Scenario& s, double executed) {
 }
 
 void add_warnings(Forecast& f, const Scenario& s) {
-  const double share = f.memory.peak().device / f.memory.capacity;
-  if (share > 0.95 && share <= 1)
-    f.warnings.push_back(
-        fmt::format("near capacity: {:.0f} % of the GPU's memory on the worst rank; the allocator slows "
-                    "down before it fails",
-                    share * 100));
+  for (const std::string& line : memory_warnings(f.memory)) f.warnings.push_back(line);
   f.warnings.emplace_back("no interval yet: step_time_interval_s is [t, t]");
   if (s.overlap.p2p && s.layout.pp > 1 && s.layout.vpp == 1)
     f.assumptions.emplace_back("pipeline sends are exposed: they overlap only with interleaved chunks");
@@ -123,16 +119,7 @@ void add_warnings(Forecast& f, const Scenario& s) {
     f.assumptions.emplace_back("router, attention core, embedding and output matrix stay in 16 or 32 bit");
 }
 
-Stack stack_of(const Scenario& s, std::vector<std::string>& assumptions) {
-  return find_stack(s.software.stack, s.software.date, s.sharding.engine == Engine::kFsdp, assumptions);
-}
-
 }  // namespace
-
-MemoryReport memory_of(const Scenario& scenario) {
-  std::vector<std::string> unused;
-  return memory_report(scenario, split_of(scenario), stack_of(scenario, unused));
-}
 
 Forecast forecast(const Scenario& s) {
   refuse_endless(s);
@@ -140,13 +127,12 @@ Forecast forecast(const Scenario& s) {
   f.assumptions = s.assumptions;
   f.warnings = s.warnings;
   const std::shared_ptr<const Profile> profile = profile_named(s.cluster.calibration);
-  f.stack = stack_of(s, f.assumptions);
   const StageSplit split = split_of(s);
-  f.memory = memory_report(s, split, f.stack);
+  f.memory = memory_report(s, split, s.stack);
 
-  const StepGraph graph = build_step(s, split, f.stack);
+  const StepGraph graph = build_step(s, split, s.stack);
   const OpTimes times = op_times(graph, *profile, ClosedForms(s, *profile));
-  const ReplayInput input{graph, times.ticks, ticks(f.stack.launch_s)};
+  const ReplayInput input{graph, times.ticks, ticks(s.stack.launch_s)};
   const ReplayResult plain = replay(input);
   f.step_time_s = seconds(plain.makespan);
   f.interval_s = {f.step_time_s, f.step_time_s};

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cost/profile.h"
-#include "cost/stack.h"
 #include "layout/scenario.h"
 #include "memory/ledger.h"
 #include "result/breakdown.h"
@@ -30,7 +29,6 @@ struct Forecast {
   Breakdown breakdown;
   std::int32_t last_rank = 0;  // pipeline rank that ends last: breakdown and traffic are its
   Traffic traffic;
-  Stack stack;
   std::string calibration;
   std::string calibration_kind;
   std::string calibration_sha256;
@@ -42,8 +40,5 @@ struct Forecast {
 
 // Throws NotSimulated when the step has more tasks than a replay is allowed.
 Forecast forecast(const Scenario& scenario);
-
-// Memory alone: what simulate says of a layout that does not fit before it is timed.
-MemoryReport memory_of(const Scenario& scenario);
 
 }  // namespace stepcast

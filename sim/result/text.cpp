@@ -100,7 +100,7 @@ std::string result_text(const Scenario& s, const Forecast& f) {
   memory_table(out, f);
   traffic_table(out, f);
   fmt::format_to(out, "rests on\n  kernels    profile {} ({}; sha256 {:.12})\n  software   {} as of {}\n",
-                 f.calibration, f.calibration_kind, f.calibration_sha256, f.stack.name, f.stack.date);
+                 f.calibration, f.calibration_kind, f.calibration_sha256, s.stack.name, s.stack.date);
   for (const std::string& line : f.assumptions) fmt::format_to(out, "  assumed    {}\n", line);
   for (const std::string& line : f.warnings) fmt::format_to(out, "  warning    {}\n", line);
   return text;

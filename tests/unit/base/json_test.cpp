@@ -1,4 +1,5 @@
-// Reading with errors that name the place, writing whole or not at all, assignments of `--set`, nearest names.
+// Reading with errors that name the place, writing whole or not at all, assignments of `--set`, nearest
+// names.
 #include "base/json.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +64,8 @@ class JsonFiles : public testing::Test {
   fs::path folder_;
 };
 
-// --- parsing ---------------------------------------------------------------------------------------------------
+// --- parsing
+// ---------------------------------------------------------------------------------------------------
 
 TEST(ParseJson, KeepsTheOrderOfKeys) {
   EXPECT_EQ(parse_json(R"({"schema":"s","b":1,"a":[2,3]})", "f").dump(), R"({"schema":"s","b":1,"a":[2,3]})");
@@ -89,8 +91,8 @@ TEST(ParseJson, NamesTheEndOfATruncatedFile) {
 }
 
 TEST(ParseJson, RefusesWhatIsNoJson) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "'a'", "01", "1.", "+1", "NaN", "Infinity",
-                           "[1] 2", "// note\n1", "\"\\x\"", "\"a\nb\"", "nul"})
+  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "'a'", "01", "1.", "+1", "NaN",
+                           "Infinity", "[1] 2", "// note\n1", "\"\\x\"", "\"a\nb\"", "nul"})
     EXPECT_THROW(parse_json(text, "f"), InputError) << text;
 }
 
@@ -126,16 +128,16 @@ TEST(ParseJson, RefusesANumberThatNoDoubleHolds) {
 }
 
 TEST(ParseJson, RefusesTextThatIsNotUtf8) {
-  for (const char* text : {"{\"a\": \"\xff\"}", "{\"\xc3\": 1}", "[\"\xed\xa0\x80\"]", "\xff", "[\"\xc3\xa9\"] \xa9"})
+  for (const char* text :
+       {"{\"a\": \"\xff\"}", "{\"\xc3\": 1}", "[\"\xed\xa0\x80\"]", "\xff", "[\"\xc3\xa9\"] \xa9"})
     EXPECT_THROW(parse_json(text, "f"), InputError) << text;
   EXPECT_EQ(parse_json("\"\xc3\xa9\"", "f").get<std::string>(), "\xc3\xa9");
 }
 
-// --- files -----------------------------------------------------------------------------------------------------
+// --- files
+// -----------------------------------------------------------------------------------------------------
 
-TEST_F(JsonFiles, LoadsAFile) {
-  EXPECT_EQ(load_json(write("a.json", "{\"a\": 1}\n"))["a"], 1);
-}
+TEST_F(JsonFiles, LoadsAFile) { EXPECT_EQ(load_json(write("a.json", "{\"a\": 1}\n"))["a"], 1); }
 
 TEST_F(JsonFiles, NamesAFileThatIsNotThere) {
   const Problem problem = problem_of([&] { load_json(folder_ / "none.json"); });
@@ -192,7 +194,8 @@ TEST_F(JsonFiles, RefusesAReadOnlyFolder) {
   EXPECT_EQ(read(file), "old");
 }
 
-// --- pointers and assignments ----------------------------------------------------------------------------------
+// --- pointers and assignments
+// ----------------------------------------------------------------------------------
 
 TEST(ChildPointer, EscapesTildeAndSlash) {
   EXPECT_EQ(child_pointer("", "a"), "/a");
@@ -231,9 +234,7 @@ TEST(ApplySet, CreatesObjectsOnTheWay) {
   EXPECT_EQ(set("null", "/a=1").dump(), R"({"a":1})");
 }
 
-TEST(ApplySet, UnescapesThePointer) {
-  EXPECT_EQ(set("{}", "/x~1y/~0=1").dump(), R"({"x/y":{"~":1}})");
-}
+TEST(ApplySet, UnescapesThePointer) { EXPECT_EQ(set("{}", "/x~1y/~0=1").dump(), R"({"x/y":{"~":1}})"); }
 
 TEST(ApplySet, ReachesIntoLists) {
   EXPECT_EQ(set(R"({"a":[1,{"b":2}]})", "/a/1/b=3").dump(), R"({"a":[1,{"b":3}]})");
@@ -299,7 +300,8 @@ TEST(ApplySet, SurvivesTextThatIsNotUtf8) {
   }
 }
 
-// --- names -----------------------------------------------------------------------------------------------------
+// --- names
+// -----------------------------------------------------------------------------------------------------
 
 TEST(NearestName, FindsATypingError) {
   const std::vector<std::string> known = {"tp", "sequence_parallel", "schedule", "microbatch_group"};
@@ -321,7 +323,8 @@ TEST(NearestName, SaysNothingWhenNothingIsNear) {
   EXPECT_EQ(nearest_name(std::string(1000000, 'x'), {"tp"}), "");  // at once
 }
 
-// --- problems --------------------------------------------------------------------------------------------------
+// --- problems
+// --------------------------------------------------------------------------------------------------
 
 TEST(Problems, ReadAsTheContractSays) {
   EXPECT_EQ(to_string({"f.json", "/layout/tp", "0", "an integer"}), "f.json: /layout/tp: 0; an integer");

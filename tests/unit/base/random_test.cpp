@@ -11,7 +11,8 @@
 namespace stepcast {
 namespace {
 
-// The first outputs of splitmix64 as its authors publish it (prng.di.unimi.it/splitmix64.c), seeds 0 and 1234567.
+// The first outputs of splitmix64 as its authors publish it (prng.di.unimi.it/splitmix64.c), seeds 0 and
+// 1234567.
 TEST(RandomBits, IsSplitmix64) {
   EXPECT_EQ(random_bits(0, 0), 0xe220a8397b1dcdafULL);
   EXPECT_EQ(random_bits(0, 1), 0x6e789e6aa1b965f4ULL);

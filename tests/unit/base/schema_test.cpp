@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/data_folder.h"
+#include "base/json.h"
 
 namespace stepcast {
 namespace {
@@ -213,7 +214,8 @@ TEST(Schemas, OfShippedFilesAreKept) {
   const auto check = [](const std::string& folder, const std::string& schema) {
     for (const std::string& name : data_names(folder)) {
       const Json document = load_json(data_folder() / folder / (name + ".json"));
-      for (const Problem& problem : problems_of(document, "", schema)) ADD_FAILURE() << name << to_string(problem);
+      for (const Problem& problem : problems_of(document, "", schema))
+        ADD_FAILURE() << name << to_string(problem);
     }
   };
   check("scenarios", "scenario");

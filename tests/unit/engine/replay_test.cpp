@@ -1,4 +1,5 @@
-// The replay of hand-built graphs, with times worked out by hand, and of whole pipelines against closed forms.
+// The replay of hand-built graphs, with times worked out by hand, and of whole pipelines against closed
+// forms.
 #include "engine/replay.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,9 @@ class Graph {
     return graph_.instances.back();
   }
 
-  Message message(Ticks duration) { return {graph_.messages++, static_cast<std::int32_t>(op(duration, OpClass::kPp))}; }
+  Message message(Ticks duration) {
+    return {graph_.messages++, static_cast<std::int32_t>(op(duration, OpClass::kPp))};
+  }
   Message local_message() { return {graph_.messages++, kNone}; }
   std::int32_t event() { return graph_.events++; }
   void barrier() { graph_.barrier = graph_.instances.size(); }
@@ -94,10 +97,13 @@ struct Recorder {
   void task(std::int32_t rank, const Instance&, const Task& task, Ticks ready, Ticks start, Ticks end) {
     tasks.push_back({rank, task.stream, ready, start, end});
   }
-  void message(std::int32_t receiver, std::uint32_t, Ticks start, Ticks end) { messages.emplace_back(receiver, start, end); }
+  void message(std::int32_t receiver, std::uint32_t, Ticks start, Ticks end) {
+    messages.emplace_back(receiver, start, end);
+  }
 };
 
-// --- streams ---------------------------------------------------------------------------------------------------
+// --- streams
+// ---------------------------------------------------------------------------------------------------
 
 TEST(Replay, OfNothingTakesNoTime) {
   Graph g;
@@ -122,8 +128,10 @@ TEST(Replay, RunsStreamsBesideEachOther) {
 
 TEST(Replay, JoinsWaitForAllLaunchedSoFarOnThoseStreams) {
   Graph g;
-  // TP runs 0 to 10; the second kernel waits for it and runs 10 to 15; the transfer launched after it does not count.
-  g.run(0, {g.task(3), g.task(10, Stream::kTp), joining(g.task(5), bit(Stream::kTp)), g.task(100, Stream::kTp)});
+  // TP runs 0 to 10; the second kernel waits for it and runs 10 to 15; the transfer launched after it does
+  // not count.
+  g.run(0,
+        {g.task(3), g.task(10, Stream::kTp), joining(g.task(5), bit(Stream::kTp)), g.task(100, Stream::kTp)});
   EXPECT_EQ(g.makespan(), 110);
   Recorder seen;
   replay(g.input(), seen);
@@ -154,7 +162,8 @@ TEST(Replay, AnEventIsOneTaskNotTheTailOfItsStream) {
 TEST(Replay, AnEventIsRecordedAgainEachTimeItsProgramRuns) {
   Graph g;
   const std::int32_t event = g.event();
-  // Transfer 5 beside nothing, then a kernel of 1 that needs it: 6 each time, and no earlier completion counts.
+  // Transfer 5 beside nothing, then a kernel of 1 that needs it: 6 each time, and no earlier completion
+  // counts.
   const Program program = {joining(recording(g.task(5, Stream::kTp), event), bit(Stream::kCompute)),
                            waiting(g.task(1), event)};
   g.run(0, program);
@@ -181,7 +190,8 @@ TEST(Replay, NamesTheLowestRankOfThoseThatEndLast) {
   EXPECT_EQ(g.replay().last_rank, 1);
 }
 
-// --- the host --------------------------------------------------------------------------------------------------
+// --- the host
+// --------------------------------------------------------------------------------------------------
 
 TEST(Replay, TheHostRunsAhead) {
   Graph g;
@@ -233,7 +243,8 @@ TEST(Replay, ReportsWhenATaskWasReadyButForTheHost) {
   EXPECT_EQ(seen.tasks[1].start, 22);  // 11 launches
 }
 
-// --- messages --------------------------------------------------------------------------------------------------
+// --- messages
+// --------------------------------------------------------------------------------------------------
 
 TEST(Replay, AReceiverWaitsForTheMessage) {
   Graph g(2);
@@ -260,7 +271,7 @@ TEST(Replay, SendsOfARankRunOneAfterTheOther) {
   Graph g(2);
   const Message first = g.message(40);
   const Message second = g.message(40);
-  g.run(0, {g.task(10)}).send[0] = first;  // 10 to 50
+  g.run(0, {g.task(10)}).send[0] = first;   // 10 to 50
   g.run(0, {g.task(10)}).send[0] = second;  // ready at 20, sent 50 to 90
   g.run(1, {g.task(1)}).receive[0] = first.number;
   g.run(1, {g.task(1)}).receive[0] = second.number;
@@ -285,7 +296,7 @@ TEST(Replay, WaitsForBothMessagesAndSendsBoth) {
   g.run(2, {g.task(10)}).send[1] = b;  // there at 12
   Instance& both = g.run(1, {g.task(4)});
   both.receive = {a.number, b.number};
-  both.send = {c, d};                              // 16 to 17, 17 to 18
+  both.send = {c, d};  // 16 to 17, 17 to 18
   g.run(0, {g.task(1)}).receive[1] = c.number;
   g.run(2, {g.task(1)}).receive[0] = d.number;
   EXPECT_EQ(g.replay().rank_end, (std::vector<Ticks>{18, 18, 19}));
@@ -326,7 +337,8 @@ TEST(Replay, ShowsAMessageToTheReceiver) {
   EXPECT_EQ(seen.messages[0], (std::tuple<std::int32_t, Ticks, Ticks>{1, 10, 14}));
 }
 
-// --- the barrier -----------------------------------------------------------------------------------------------
+// --- the barrier
+// -----------------------------------------------------------------------------------------------
 
 TEST(Replay, AtTheBarrierEveryRankWaitsForAll) {
   Graph g(3);
@@ -367,11 +379,13 @@ TEST(Replay, IsMonotoneInEveryDuration) {
   }
 }
 
-// --- pipelines -------------------------------------------------------------------------------------------------
+// --- pipelines
+// -------------------------------------------------------------------------------------------------
 
-// A pipeline of a schedule: passes of `forward` and `backward` a chunk, messages that cost `transfer` between ranks.
-Graph pipeline(const char* name, const PipelineShape& shape, Ticks forward, Ticks backward, Ticks transfer = 0,
-               bool blocking = false) {
+// A pipeline of a schedule: passes of `forward` and `backward` a chunk, messages that cost `transfer` between
+// ranks.
+Graph pipeline(const char* name, const PipelineShape& shape, Ticks forward, Ticks backward,
+               Ticks transfer = 0, bool blocking = false) {
   Graph g(static_cast<std::int32_t>(shape.pp));
   const Program f = {g.task(forward)};
   const Program b = {g.task(backward)};
@@ -383,7 +397,8 @@ Graph pipeline(const char* name, const PipelineShape& shape, Ticks forward, Tick
     return static_cast<std::size_t>(((is_forward ? 0 : stages) + stage) * shape.microbatches + i);
   };
   std::vector<std::vector<PipelineOp>> orders;
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) orders.push_back(find_schedule(name)->order(shape, rank));
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank)
+    orders.push_back(find_schedule(name)->order(shape, rank));
   std::vector<bool> sent(messages.size(), false);
   std::vector<std::size_t> next(orders.size(), 0);
   for (bool moved = true; moved;) {
@@ -407,11 +422,14 @@ Graph pipeline(const char* name, const PipelineShape& shape, Ticks forward, Tick
       }
     }
   }
-  for (std::size_t rank = 0; rank < orders.size(); ++rank) EXPECT_EQ(next[rank], orders[rank].size()) << "deadlock";
+  for (std::size_t rank = 0; rank < orders.size(); ++rank)
+    EXPECT_EQ(next[rank], orders[rank].size()) << "deadlock";
   return g;
 }
 
-PipelineShape shape(std::int64_t pp, std::int64_t m, std::int64_t chunks = 1) { return {pp, chunks, m, pp, 0}; }
+PipelineShape shape(std::int64_t pp, std::int64_t m, std::int64_t chunks = 1) {
+  return {pp, chunks, m, pp, 0};
+}
 
 // 1f1b_makespan_p4_m8: t_F = t_I = t_W = 1, so a backward takes 2; (m + p - 1) 3 = 33.
 TEST(Pipeline, OneFOneBTakesTheOraclesTime) { EXPECT_EQ(pipeline("1f1b", shape(4, 8), 1, 2).makespan(), 33); }
@@ -430,12 +448,15 @@ TEST(Pipeline, OneFOneBHasTheOraclesBubbleFraction) {
   EXPECT_NEAR((makespan - 32 * 3) / makespan, 0.1794871794871795, 1e-12);
 }
 
-// 3 m + 3 (p - 1) / v with t_F = t_I = t_W = 1 a full stage. In v-ths of a unit a chunk's forward takes 1 and its
-// backward 2, so the oracle times v is a whole number.
+// 3 m + 3 (p - 1) / v with t_F = t_I = t_W = 1 a full stage. In v-ths of a unit a chunk's forward takes 1 and
+// its backward 2, so the oracle times v is a whole number.
 TEST(Pipeline, InterleavedTakesTheOraclesTime) {
-  EXPECT_EQ(pipeline("interleaved", shape(4, 8, 4), 1, 2).makespan() / 4, 26.25);   // interleaved_makespan_p4_m8_v4
-  EXPECT_EQ(pipeline("interleaved", shape(8, 16, 2), 1, 2).makespan() / 2, 58.5);   // interleaved_makespan_p8_m16_v2
-  EXPECT_EQ(pipeline("interleaved", shape(8, 16, 4), 1, 2).makespan() / 4, 53.25);  // interleaved_makespan_p8_m16_v4
+  EXPECT_EQ(pipeline("interleaved", shape(4, 8, 4), 1, 2).makespan() / 4,
+            26.25);  // interleaved_makespan_p4_m8_v4
+  EXPECT_EQ(pipeline("interleaved", shape(8, 16, 2), 1, 2).makespan() / 2,
+            58.5);  // interleaved_makespan_p8_m16_v2
+  EXPECT_EQ(pipeline("interleaved", shape(8, 16, 4), 1, 2).makespan() / 4,
+            53.25);  // interleaved_makespan_p8_m16_v4
 }
 
 TEST(Pipeline, InterleavedHasTheClosedFormsBubble) {
@@ -444,7 +465,8 @@ TEST(Pipeline, InterleavedHasTheClosedFormsBubble) {
       for (const std::int64_t m : {p, 2 * p, 4 * p}) {
         // v chunks of m micro-batches a rank, and a bubble of p - 1 chunk passes
         const auto chunks = static_cast<double>(m * v + p - 1);
-        EXPECT_EQ(pipeline("interleaved", shape(p, m, v), 2, 4).makespan(), 6 * chunks) << p << ' ' << v << ' ' << m;
+        EXPECT_EQ(pipeline("interleaved", shape(p, m, v), 2, 4).makespan(), 6 * chunks)
+            << p << ' ' << v << ' ' << m;
       }
 }
 
@@ -470,7 +492,8 @@ TEST(Pipeline, BlockingTransfersAreNeverFaster) {
   }
 }
 
-// Of one pipeline, each rank is busy m (t_F + t_B) and the last rank to end is rank 0, which runs the last backward.
+// Of one pipeline, each rank is busy m (t_F + t_B) and the last rank to end is rank 0, which runs the last
+// backward.
 TEST(Pipeline, EndsOnTheFirstRank) {
   const ReplayResult result = pipeline("1f1b", shape(4, 8), 1, 2).replay();
   EXPECT_EQ(result.last_rank, 0);

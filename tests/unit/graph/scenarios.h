@@ -1,5 +1,5 @@
-// Scenarios for the tests of graph, network, result and the properties: models small enough to count by hand, on
-// shipped clusters, read as the program reads them.
+// Scenarios for the tests of graph, network, result and the properties: models small enough to count by hand,
+// on shipped clusters, read as the program reads them.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,8 @@ inline Json moe_model() {
 }
 
 // 16 micro-batches a rank unless `changes` (a merge patch) says otherwise; one sequence of 2048 tokens each.
-inline Json scenario_json(const Json& model, std::int64_t gpus, const Json& layout, const Json& changes = Json::object(),
-                          const std::string& topology = "dgx-h100") {
+inline Json scenario_json(const Json& model, std::int64_t gpus, const Json& layout,
+                          const Json& changes = Json::object(), const std::string& topology = "dgx-h100") {
   const auto size = [&](const char* key) { return layout.value(key, std::int64_t{1}); };
   const std::int64_t dp = std::max<std::int64_t>(1, gpus / (size("tp") * size("cp") * size("pp")));
   Json scenario = {{"model", model},
@@ -56,7 +56,8 @@ inline Scenario read(const Json& scenario) { return read_scenario(scenario, "tes
 
 inline std::vector<std::filesystem::path> shipped_scenarios() {
   std::vector<std::filesystem::path> files;
-  for (const std::string& name : data_names("scenarios")) files.push_back(data_folder() / "scenarios" / (name + ".json"));
+  for (const std::string& name : data_names("scenarios"))
+    files.push_back(data_folder() / "scenarios" / (name + ".json"));
   return files;
 }
 
@@ -75,7 +76,10 @@ inline Stack plain_stack() {
 // A scenario with its graph; kept together because a graph's readers need both.
 struct Step {
   explicit Step(Scenario s, const Stack& with = plain_stack())
-      : scenario(std::move(s)), split(split_of(scenario)), stack(with), graph(build_step(scenario, split, stack)) {}
+      : scenario(std::move(s)),
+        split(split_of(scenario)),
+        stack(with),
+        graph(build_step(scenario, split, stack)) {}
   explicit Step(const Json& json) : Step(read(json)) {}
 
   const Program& program_of(const Instance& instance) const {

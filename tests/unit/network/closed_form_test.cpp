@@ -12,20 +12,24 @@
 namespace stepcast::graph_test {
 namespace {
 
-// --- expected distinct groups ----------------------------------------------------------------------------------
+// --- expected distinct groups
+// ----------------------------------------------------------------------------------
 
 TEST(DistinctGroups, AreTheOracles) {
-  EXPECT_NEAR(distinct_groups(256, 8, 2), 1.9930201154318212, 1.9930201154318212e-12);    // deepep_distinct_E256_k8_G2
-  EXPECT_NEAR(distinct_groups(256, 8, 32), 7.2667999173528806, 7.2667999173528806e-12);   // deepep_distinct_E256_k8_G32
-  EXPECT_NEAR(distinct_groups(128, 8, 4), 3.6290109244257005, 3.6290109244257005e-12);    // deepep_distinct_E128_k8_G4
+  EXPECT_NEAR(distinct_groups(256, 8, 2), 1.9930201154318212,
+              1.9930201154318212e-12);  // deepep_distinct_E256_k8_G2
+  EXPECT_NEAR(distinct_groups(256, 8, 32), 7.2667999173528806,
+              7.2667999173528806e-12);  // deepep_distinct_E256_k8_G32
+  EXPECT_NEAR(distinct_groups(128, 8, 4), 3.6290109244257005,
+              3.6290109244257005e-12);  // deepep_distinct_E128_k8_G4
 }
 
 TEST(DistinctGroups, AreExactWhereTheyAreObvious) {
-  EXPECT_DOUBLE_EQ(distinct_groups(256, 8, 1), 1);      // all in the only group
-  EXPECT_DOUBLE_EQ(distinct_groups(256, 1, 16), 1);     // one expert, one group
-  EXPECT_DOUBLE_EQ(distinct_groups(256, 8, 256), 8);    // each expert a group of its own
-  EXPECT_DOUBLE_EQ(distinct_groups(8, 8, 4), 4);        // every expert
-  EXPECT_DOUBLE_EQ(distinct_groups(8, 7, 4), 4);        // one is left over, no group of two is missed
+  EXPECT_DOUBLE_EQ(distinct_groups(256, 8, 1), 1);          // all in the only group
+  EXPECT_DOUBLE_EQ(distinct_groups(256, 1, 16), 1);         // one expert, one group
+  EXPECT_DOUBLE_EQ(distinct_groups(256, 8, 256), 8);        // each expert a group of its own
+  EXPECT_DOUBLE_EQ(distinct_groups(8, 8, 4), 4);            // every expert
+  EXPECT_DOUBLE_EQ(distinct_groups(8, 7, 4), 4);            // one is left over, no group of two is missed
   EXPECT_DOUBLE_EQ(distinct_groups(4, 2, 2), 2 - 2.0 / 6);  // 2 (1 - C(2, 2) / C(4, 2)) = 5/3
 }
 
@@ -39,9 +43,11 @@ TEST(DistinctGroups, GrowWithGroupsAndExperts) {
   }
 }
 
-// --- a network with round numbers ------------------------------------------------------------------------------
+// --- a network with round numbers
+// ------------------------------------------------------------------------------
 
-// One protocol: 10 us and 1 us a step, 100 GB/s on the bus. NICs: 400 Gbit/s = 50 GB/s a GPU, at 0.8 of it: 40 GB/s.
+// One protocol: 10 us and 1 us a step, 100 GB/s on the bus. NICs: 400 Gbit/s = 50 GB/s a GPU, at 0.8 of it:
+// 40 GB/s.
 Profile round_profile() {
   Profile p;
   p.nvlink_bytes_per_s = 450e9;  // what the cluster has
@@ -87,9 +93,12 @@ double sent(const TransferCost& cost) { return cost.nvlink_bytes + cost.network_
 const Collective kRings[] = {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce};
 
 struct Network {
-  explicit Network(const Json& json) : scenario(read(json)), profile(round_profile()), forms(scenario, profile) {}
+  explicit Network(const Json& json)
+      : scenario(read(json)), profile(round_profile()), forms(scenario, profile) {}
   TransferCost cost(const Transfer& t) const { return forms.cost(t); }
-  TransferCost cost(Collective collective, Group group, double bytes) const { return cost(transfer(collective, group, bytes)); }
+  TransferCost cost(Collective collective, Group group, double bytes) const {
+    return cost(transfer(collective, group, bytes));
+  }
 
   Scenario scenario;
   Profile profile;
@@ -98,7 +107,8 @@ struct Network {
 
 TEST(ClosedForms, InsideADomainByHand) {
   const Network net(scenario_json(dense_model(), 8, {{"tp", 4}}));
-  // 100 MB over 4 ranks: w = 75 MB, 3 steps: 10 + 3 + 750 us; an all-reduce 2 w and 6 steps: 10 + 6 + 1500 us.
+  // 100 MB over 4 ranks: w = 75 MB, 3 steps: 10 + 3 + 750 us; an all-reduce 2 w and 6 steps: 10 + 6 + 1500
+  // us.
   const TransferCost gather = net.cost(Collective::kAllGather, Group::kTp, 100e6);
   EXPECT_DOUBLE_EQ(gather.seconds, 763e-6);
   EXPECT_DOUBLE_EQ(gather.nvlink_bytes, 75e6);
@@ -110,7 +120,8 @@ TEST(ClosedForms, InsideADomainByHand) {
 
 TEST(ClosedForms, TakesTheFasterProtocol) {
   Network net(scenario_json(dense_model(), 8, {{"tp", 4}}));
-  // A low-latency protocol with a tenth of the rate: 1 + 3 x 0.1 us and 10 GB/s. Small tensors take it, large ones not.
+  // A low-latency protocol with a tenth of the rate: 1 + 3 x 0.1 us and 10 GB/s. Small tensors take it, large
+  // ones not.
   net.profile.communication.all_gather.push_back({1e-6, 0.1e-6, 10e9, 2});
   EXPECT_DOUBLE_EQ(net.cost(Collective::kAllGather, Group::kTp, 4e3).seconds, 1.3e-6 + 0.3e-6);
   EXPECT_DOUBLE_EQ(net.cost(Collective::kAllGather, Group::kTp, 100e6).seconds, 763e-6);
@@ -120,17 +131,20 @@ TEST(ClosedForms, TakesTheFasterProtocol) {
 }
 
 TEST(ClosedForms, OverDomainsByHand) {
-  // DP 4, one rank a node (TP 8): rings over the NICs at 40 GB/s. 100 MB: w = 75 MB in 1875 us, 3 hops of 5 us.
+  // DP 4, one rank a node (TP 8): rings over the NICs at 40 GB/s. 100 MB: w = 75 MB in 1875 us, 3 hops of 5
+  // us.
   const Network net(scenario_json(dense_model(), 32, {{"tp", 8}}));
   const TransferCost gather = net.cost(Collective::kAllGather, Group::kDp, 100e6);
   EXPECT_DOUBLE_EQ(gather.seconds, 20e-6 + 15e-6 + 1875e-6);
   EXPECT_EQ(gather.nvlink_bytes, 0);
   EXPECT_DOUBLE_EQ(gather.network_bytes, 75e6);
-  // An all-reduce of 1 KB: the ring takes 20 + 6 x 5 us, the tree 30 + 2 x 2 x 7: the ring. With cheap hops the tree.
+  // An all-reduce of 1 KB: the ring takes 20 + 6 x 5 us, the tree 30 + 2 x 2 x 7: the ring. With cheap hops
+  // the tree.
   EXPECT_NEAR(net.cost(Collective::kAllReduce, Group::kDp, 1e3).seconds, 50e-6 + 1500 / 40e9, 1e-12);
   Network tree(scenario_json(dense_model(), 32, {{"tp", 8}}));
   tree.profile.communication.tree_base_s = 10e-6;
-  EXPECT_NEAR(tree.cost(Collective::kAllReduce, Group::kDp, 1e3).seconds, 38e-6 + 1500 / (0.85 * 40e9), 1e-12);
+  EXPECT_NEAR(tree.cost(Collective::kAllReduce, Group::kDp, 1e3).seconds, 38e-6 + 1500 / (0.85 * 40e9),
+              1e-12);
 }
 
 TEST(ClosedForms, OverDomainsWithSeveralRanksInEach) {
@@ -198,7 +212,8 @@ TEST(ClosedForms, FasterNvlinkThanMeasuredIsFaster) {
   EXPECT_DOUBLE_EQ(seconds(225e9), 13e-6 + 1500e-6);
 }
 
-// --- bytes: laws and oracles -----------------------------------------------------------------------------------
+// --- bytes: laws and oracles
+// -----------------------------------------------------------------------------------
 
 TEST(RingBytes, FollowTheLaws) {
   for (const std::int64_t n : {2, 4, 8, 16, 64}) {
@@ -234,7 +249,7 @@ Json deepseek_like(std::int64_t gpus, std::int64_t ep, const Json& changes) {
 
 // a2a_dispatch_bytes_dsv3: 4096 tokens x 8 copies x 7168 x 2 bytes x 63/64 leave the rank
 TEST(TokenBytes, OfAllToAllAreTheOracle) {
-  const Network net(deepseek_like(64, 64, {}));
+  const Network net(deepseek_like(64, 64, Json::object()));
   const TransferCost cost = net.cost(tokens(Collective::kDispatch, 4096, 7168 * 2, 8));
   EXPECT_EQ(sent(cost), 462422016);
   EXPECT_EQ(cost.network_bytes, 4096.0 * 8 * 7168 * 2 * 56 / 64);  // eight ranks of 64 are in the node
@@ -252,7 +267,8 @@ TEST(TokenBytes, OfGroupLimitedRoutingAreFewer) {
   Json json = deepseek_like(64, 64, {{"moe", {{"dispatcher", "deepep"}}}});
   json["model"]["moe"]["groups"] = 8;
   json["model"]["moe"]["group_top_k"] = 4;
-  EXPECT_DOUBLE_EQ(Network(json).cost(tokens(Collective::kDispatch, 4096, 7168 * 2, 8)).network_bytes, 4096 * 7168 * 2 * 3.5);
+  EXPECT_DOUBLE_EQ(Network(json).cost(tokens(Collective::kDispatch, 4096, 7168 * 2, 8)).network_bytes,
+                   4096 * 7168 * 2 * 3.5);
 }
 
 // allgather_dispatch_bytes: 1024 tokens x 4096 x 2 bytes x 7 received
@@ -264,18 +280,24 @@ TEST(TokenBytes, OfAnAllGatherAreTheOracle) {
 // A token crosses to a node once, not once an expert.
 TEST(TokenBytes, AreFewerWithoutDuplicates) {
   const Transfer t = tokens(Collective::kDispatch, 4096, 7168 * 2, 8);
-  const double every = Network(deepseek_like(64, 64, {{"moe", {{"dispatcher", "deepep"}, {"dedup", false}}}})).cost(t).network_bytes;
-  const double once = Network(deepseek_like(64, 64, {{"moe", {{"dispatcher", "deepep"}}}})).cost(t).network_bytes;
+  const double every = Network(deepseek_like(64, 64, {{"moe", {{"dispatcher", "deepep"}, {"dedup", false}}}}))
+                           .cost(t)
+                           .network_bytes;
+  const double once =
+      Network(deepseek_like(64, 64, {{"moe", {{"dispatcher", "deepep"}}}})).cost(t).network_bytes;
   EXPECT_DOUBLE_EQ(every, 4096.0 * 7168 * 2 * 7);
   EXPECT_LT(once, every);
 }
 
-// --- on the shipped profiles -----------------------------------------------------------------------------------
+// --- on the shipped profiles
+// -----------------------------------------------------------------------------------
 
 struct Shipped {
-  Shipped(const std::string& topology, std::int64_t gpus, const Json& layout, const Json& changes = Json::object())
+  Shipped(const std::string& topology, std::int64_t gpus, const Json& layout,
+          const Json& changes = Json::object())
       : scenario(read(scenario_json(moe_model(), gpus, layout, changes, topology))),
-        profile(load_profile(data_folder() / "calib" / "profiles" / (scenario.cluster.calibration + ".json"))),
+        profile(
+            load_profile(data_folder() / "calib" / "profiles" / (scenario.cluster.calibration + ".json"))),
         forms(scenario, profile) {}
 
   Scenario scenario;
@@ -286,7 +308,8 @@ struct Shipped {
 // One transfer of each kind over each group that the layouts below have.
 std::vector<Transfer> transfers(double bytes) {
   std::vector<Transfer> all;
-  for (const Group group : {Group::kTp, Group::kDp, Group::kDpCp, Group::kEp, Group::kEdp, Group::kWorld, Group::kPp}) {
+  for (const Group group :
+       {Group::kTp, Group::kDp, Group::kDpCp, Group::kEp, Group::kEdp, Group::kWorld, Group::kPp}) {
     for (const Collective collective : kRings) all.push_back(transfer(collective, group, bytes));
     all.push_back(transfer(Collective::kAllToAll, group, bytes));
   }
@@ -296,7 +319,10 @@ std::vector<Transfer> transfers(double bytes) {
   return all;
 }
 
-const std::vector<Json> kLayouts = {{{"ep", 8}}, {{"ep", 32}}, {{"tp", 2}, {"ep", 4}, {"etp", 1}, {"pp", 2}}, {{"tp", 4}, {"ep", 16}, {"etp", 1}}};
+const std::vector<Json> kLayouts = {{{"ep", 8}},
+                                    {{"ep", 32}},
+                                    {{"tp", 2}, {"ep", 4}, {"etp", 1}, {"pp", 2}},
+                                    {{"tp", 4}, {"ep", 16}, {"etp", 1}}};
 const std::vector<std::string> kDispatchers = {"allgather", "alltoall", "deepep", "hybridep"};
 
 TEST(ShippedProfiles, GivePositiveFiniteTimes) {
@@ -307,7 +333,8 @@ TEST(ShippedProfiles, GivePositiveFiniteTimes) {
         const TransferCost cost = net.forms.cost(t);
         EXPECT_TRUE(std::isfinite(cost.seconds)) << topology << ' ' << dispatcher;
         EXPECT_GE(cost.seconds, 0);
-        EXPECT_EQ(cost.seconds > 0, sent(cost) > 0) << topology << ' ' << dispatcher << ' ' << static_cast<int>(t.collective);
+        EXPECT_EQ(cost.seconds > 0, sent(cost) > 0)
+            << topology << ' ' << dispatcher << ' ' << static_cast<int>(t.collective);
       }
     }
   }
@@ -321,7 +348,8 @@ TEST(ShippedProfiles, MoreBytesAreNeverFaster) {
         for (double bytes = 1e3; bytes < 1e10; bytes *= 3) {
           const std::vector<Transfer> small = transfers(bytes), large = transfers(1.5 * bytes);
           for (std::size_t i = 0; i < small.size(); ++i)
-            EXPECT_LE(net.forms.cost(small[i]).seconds, net.forms.cost(large[i]).seconds) << topology << ' ' << dispatcher << ' ' << i;
+            EXPECT_LE(net.forms.cost(small[i]).seconds, net.forms.cost(large[i]).seconds)
+                << topology << ' ' << dispatcher << ' ' << i;
         }
       }
     }
@@ -348,7 +376,8 @@ TEST(ShippedProfiles, MoreBandwidthIsNeverSlower) {
 
 TEST(ShippedProfiles, AGroupInsideADomainUsesNoNetwork) {
   for (const std::string& dispatcher : kDispatchers) {
-    const Shipped net("dgx-h100", 64, {{"tp", 8}, {"ep", 8}, {"etp", 1}}, {{"moe", {{"dispatcher", dispatcher}}}});
+    const Shipped net("dgx-h100", 64, {{"tp", 8}, {"ep", 8}, {"etp", 1}},
+                      {{"moe", {{"dispatcher", dispatcher}}}});
     for (const Transfer& t : transfers(1e7)) {
       if (t.group != Group::kTp && t.group != Group::kEp) continue;
       EXPECT_EQ(net.forms.cost(t).network_bytes, 0) << dispatcher;

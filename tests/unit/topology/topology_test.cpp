@@ -409,8 +409,7 @@ TEST(BadCluster, MissingKeysAreAllReported) {
 
 TEST(BadOverride, IsNamedWithItsRange) {
   const Problem problem = only_problem({{"nics_per_node", 0}}, "dgx-h100");
-  EXPECT_EQ(to_string(problem),
-            "test.json: /cluster/overrides/nics_per_node: 0; an integer of at least 1 up to 1024");
+  EXPECT_EQ(to_string(problem), "test.json: /cluster/overrides/nics_per_node: 0; an integer from 1 to 1024");
 }
 
 TEST(BadOverride, ZeroNegativeHugeOrOfTheWrongType) {
