@@ -50,7 +50,7 @@ void add_simulate(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print the result document (stepcast/result/1)");
   command->footer(
-      "Example: stepcast simulate scenarios/moe-1.8t-1024xh100.json --set /layout/tp=2\n"
+      "Example: stepcast simulate scenarios/moe-1.8t-1024xh100.json --set /batch/global=4096\n"
       "Exit code: 0 fits, 1 does not fit, 2 bad input or an illegal layout.");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

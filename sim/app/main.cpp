@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 #include "app/commands.h"
 #include "base/problem.h"
@@ -14,6 +16,7 @@ int main(int argc, char** argv) {
   CLI::App app{"stepcast forecasts a training step before you book the cluster.", "stepcast"};
   app.set_version_flag("--version", STEPCAST_VERSION " (" STEPCAST_BUILD ")");
   app.require_subcommand(1);
+  app.footer("Example: stepcast simulate scenarios/moe-1.8t-1024xh100.json");
   int exit_code = 0;
   try {
     stepcast::add_simulate(app, exit_code);
@@ -22,6 +25,8 @@ int main(int argc, char** argv) {
     stepcast::add_import(app, exit_code);
     stepcast::add_init(app, exit_code);
     app.parse(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw std::runtime_error("the answer could not be written");
     return exit_code;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version

@@ -4,17 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 namespace stepcast {
 namespace {
 
 constexpr int kMaxDepth = 100;
+constexpr std::size_t kMaxBytes = 64U << 20U;
 
 // "line 3, column 7" of a byte offset (1-based, as the parser reports it).
 std::string position(std::string_view text, std::size_t byte) {
@@ -65,24 +66,41 @@ Json load_json(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file, code))
     throw InputError({file.string(), "", "is a directory", "the path of a JSON file"});
   std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  if (!stream || !(text << stream.rdbuf()))
-    throw InputError({file.string(), "", "cannot be read, or is empty", "a readable JSON file"});
-  return parse_json(text.str(), file.string());
+  std::string text;
+  std::array<char, 65536> block{};
+  while (stream.read(block.data(), block.size()) || stream.gcount() > 0) {
+    text.append(block.data(), static_cast<std::size_t>(stream.gcount()));
+    if (text.size() > kMaxBytes)
+      throw InputError({file.string(), "", "is too large", fmt::format("at most {} MiB", kMaxBytes >> 20U)});
+  }
+  if (!stream.eof()) throw InputError({file.string(), "", "cannot be read", "a readable JSON file"});
+  return parse_json(text, file.string());
 }
 
-void write_file(const std::filesystem::path& file, std::string_view text) {
-  const std::filesystem::path temporary = file.string() + fmt::format(".{}.tmp", ::getpid());
-  std::ofstream stream(temporary, std::ios::binary);
+// A link's target, so that the link stays a link.
+std::filesystem::path followed(const std::filesystem::path& file) {
+  std::error_code code;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(file, code);
+  return code || target.empty() ? file : target;
+}
+
+void write_file(const std::filesystem::path& name, std::string_view text) {
+  const std::filesystem::path file = followed(name);
+  std::error_code code;
+  const bool special = std::filesystem::exists(file, code) && !std::filesystem::is_regular_file(file, code);
+  // a pipe or device is written, not replaced
+  const std::filesystem::path target =
+      special ? file : std::filesystem::path(file.string() + fmt::format(".{}.tmp", ::getpid()));
+  errno = 0;
+  std::ofstream stream(target, std::ios::binary);
   stream << text;
   stream.close();
-  std::error_code code;
-  if (stream) std::filesystem::rename(temporary, file, code);
-  if (!stream || code) {
-    const std::string reason = code ? code.message() : std::strerror(errno);
-    std::filesystem::remove(temporary, code);
-    throw InputError({file.string(), "", "cannot be written: " + reason, "a path in a writable folder"});
-  }
+  code.clear();
+  if (stream && !special) std::filesystem::rename(target, file, code);
+  if (stream && !code) return;
+  const std::string reason = code ? code.message() : std::strerror(errno);
+  if (!special) std::filesystem::remove(target, code);
+  throw InputError({name.string(), "", "cannot be written: " + reason, "a path in a writable folder"});
 }
 
 std::string child_pointer(const std::string& pointer, const std::string& key) {

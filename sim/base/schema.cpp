@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <valijson/adapters/nlohmann_json_adapter.hpp>
 #include <valijson/schema.hpp>
 #include <valijson/schema_parser.hpp>
@@ -141,6 +142,13 @@ struct Place {
   std::string pointer;
 };
 
+// The definition that a node refers to, or the node.
+const Json* resolved(const Json* node, const Json& schema) {
+  while (node != nullptr && node->contains("$ref"))
+    node = &schema.at(Json::json_pointer((*node)["$ref"].get<std::string>().substr(1)));
+  return node;
+}
+
 Place locate(const std::vector<std::string>& context, const Json& document, const Json& schema,
              const std::string& prefix) {
   Place place{&document, &schema, prefix};
@@ -161,6 +169,7 @@ Place locate(const std::vector<std::string>& context, const Json& document, cons
       else
         place.schema = at.contains("additionalProperties") ? &at["additionalProperties"] : nullptr;
     }
+    place.schema = resolved(place.schema, schema);
   }
   return place;
 }
@@ -214,6 +223,17 @@ Json fill(const Json& value, const Json& schema) {
 
 Json with_defaults(const Json& document, const std::string& name) {
   return fill(document, schema_named(name).text);
+}
+
+bool schema_has(const std::string& name, const std::string& pointer) {
+  if (pointer.empty() || pointer[0] != '/') return false;
+  const Json* at = &schema_named(name).text;
+  std::istringstream keys(pointer.substr(1));
+  for (std::string key; std::getline(keys, key, '/');) {
+    if (!at->contains("properties") || !(*at)["properties"].contains(key)) return false;
+    at = &(*at)["properties"][key];
+  }
+  return true;
 }
 
 }  // namespace stepcast

@@ -15,6 +15,9 @@ namespace stepcast {
 void check_schema(const Json& document, const std::string& name, const std::string& file,
                   const std::string& prefix, std::vector<Problem>& problems);
 
+// True when `pointer` names a key that the schema describes.
+bool schema_has(const std::string& name, const std::string& pointer);
+
 // The document with every missing key that has a `default` in the schema filled in, keys in the schema's
 // order. A null stands for "not given" and takes the default too. The document must be valid.
 Json with_defaults(const Json& document, const std::string& name);

@@ -16,6 +16,9 @@ inline constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 inline Ticks ticks(double seconds) { return std::nearbyint(seconds * kTicksPerSecond); }
 inline double seconds(Ticks t) { return t / kTicksPerSecond; }
 
+// Counts enter FLOPs and bytes as floating point.
+inline double real(std::int64_t count) { return static_cast<double>(count); }
+
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
   return ceil_div(a, multiple) * multiple;

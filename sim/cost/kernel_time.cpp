@@ -17,7 +17,7 @@ double gemm_time(const Kernel& x, const GemmRate& r, const Profile& profile) {
                                                      : r.wgrad_factor;
   const double compute =
       flops * waste * (1 + r.k_half / x.k) * factor / (r.flops_per_s * profile.sustained_clock);
-  const double result = x.accumulate_fp32 ? 8 : r.result_bytes;  // read and write the FP32 buffer
+  const double result = x.result_bytes > 0 ? x.result_bytes : r.result_bytes;
   const double bytes = x.groups * (r.operand_bytes * (x.m * x.k + x.n * x.k) + result * x.m * x.n);
   return r.launch_s + std::max(compute, bytes / r.hbm_bytes_per_s);
 }
@@ -29,7 +29,8 @@ std::size_t head_class(const Kernel& x) {
 }
 
 double attention_time(const Kernel& x, const Profile& profile) {
-  const AttentionRate& r = profile.attention[static_cast<std::size_t>(x.variant)][head_class(x)];
+  const AttentionVariant variant = x.variant == AttentionVariant::kAuto ? profile.auto_attention : x.variant;
+  const AttentionRate& r = profile.attention[static_cast<std::size_t>(variant)][head_class(x)];
   const double rate =
       r.fwd_flops_per_s * profile.sustained_clock * (x.role == Role::kForward ? 1 : r.bwd_rate_factor);
   return r.launch_s + x.flops() / rate * (1 + r.seq_half / std::max(1.0, x.seq));

@@ -10,7 +10,13 @@ enum class Dtype : std::uint8_t { kFp32, kFp16, kBf16, kFp8Tensor, kFp8Block, kM
 enum class Role : std::uint8_t { kForward, kInputGrad, kWeightGrad };
 enum class KernelKind : std::uint8_t { kGemm, kGroupedGemm, kAttention, kMemory };
 enum class MemoryKind : std::uint8_t { kElementwise, kNorm, kPermute, kQuantise, kOptimizer, kHostCopy };
-enum class AttentionVariant : std::uint8_t { kFlash1, kFlash2, kFlash3, kCudnn };
+enum class AttentionVariant : std::uint8_t {
+  kFlash1,
+  kFlash2,
+  kFlash3,
+  kCudnn,
+  kAuto
+};  // kAuto = the GPU kind's own
 
 struct Kernel {
   KernelKind kind = KernelKind::kMemory;
@@ -22,7 +28,7 @@ struct Kernel {
   double n = 0;
   double k = 0;
   double groups = 1;
-  bool accumulate_fp32 = false;  // weight gradient added to an FP32 (or `out_bytes`) buffer
+  double result_bytes = 0;  // read and written per element of the result; 0 = as measured
 
   // Attention core: `heads` query heads of one rank, `seq` queries against `keys` attended keys on average,
   // batch b.

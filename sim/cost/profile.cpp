@@ -121,6 +121,9 @@ Profile load_profile(const std::filesystem::path& file) {
     p.sms = j["device"]["sms"];
     p.nvlink_bytes_per_s =
         j["device"]["nvlink_bytes_per_s"].is_number() ? j["device"]["nvlink_bytes_per_s"].get<double>() : 0;
+    p.hbm_bytes_per_s = j["device"]["hbm_bytes_per_s"];
+    p.host_link_bytes_per_s =
+        j["host_link"]["h2d_bytes_per_s"].get<double>() / j["host_link"]["h2d_efficiency"].get<double>();
     for (std::size_t d = 0; d < kDtypes.size(); ++d) {
       if (const Json* rate = rate_of(j["gemm"], kDtypes[d])) p.gemm[d] = read_gemm(*rate);
       if (const Json* rate = rate_of(j["grouped_gemm"], kDtypes[d])) p.grouped_gemm[d] = read_gemm(*rate);
@@ -137,6 +140,16 @@ Profile load_profile(const std::filesystem::path& file) {
     throw InputError({file.string(), "", std::string("incomplete profile: ") + error.what(),
                       "the keys of the shipped profiles"});
   }
+}
+
+Profile with_bandwidth(Profile p, double hbm_bytes_per_s, double host_link_bytes_per_s) {
+  const double hbm = hbm_bytes_per_s / p.hbm_bytes_per_s;
+  for (auto* family : {&p.gemm, &p.grouped_gemm})
+    for (GemmRate& rate : *family) rate.hbm_bytes_per_s *= hbm;
+  const double host = host_link_bytes_per_s / p.host_link_bytes_per_s;
+  for (std::size_t k = 0; k < p.memory_bytes_per_s.size(); ++k)
+    p.memory_bytes_per_s[k] *= k == static_cast<std::size_t>(MemoryKind::kHostCopy) ? host : hbm;
+  return p;
 }
 
 }  // namespace stepcast

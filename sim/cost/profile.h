@@ -81,7 +81,9 @@ struct Profile {
   std::string kind;    // measured, fitted-public, datasheet
   std::string sha256;  // of the file
   double sms = 0;
-  double nvlink_bytes_per_s = 0;         // of the measured GPUs, per direction
+  double nvlink_bytes_per_s = 0;  // of the measured GPUs, per direction
+  double hbm_bytes_per_s = 0;     // their data sheet
+  double host_link_bytes_per_s = 0;
   std::array<GemmRate, 7> gemm;          // by Dtype
   std::array<GemmRate, 7> grouped_gemm;  // by Dtype
   // by AttentionVariant and head-dimension class (64, 128, 256, MLA's 192/128)
@@ -95,5 +97,11 @@ struct Profile {
 
 // Throws InputError when the file is malformed.
 Profile load_profile(const std::filesystem::path& file);
+
+// The same kernels with this memory and host link bandwidth (bytes/s): memory-bound rates scale with them.
+Profile with_bandwidth(Profile profile, double hbm_bytes_per_s, double host_link_bytes_per_s);
+
+// The same kernels with this memory and host link bandwidth (bytes/s): memory-bound rates scale with it.
+Profile with_bandwidth(Profile profile, double hbm_bytes_per_s, double host_link_bytes_per_s);
 
 }  // namespace stepcast

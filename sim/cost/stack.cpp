@@ -30,6 +30,8 @@ constexpr std::array kConstants = {
     Constant{"context_bytes", &Stack::context_bytes},
     Constant{"nccl_bytes_per_communicator", &Stack::nccl_bytes_per_communicator},
     Constant{"logits_bytes", &Stack::logits_bytes},
+    Constant{"layer_graph_launches", &Stack::layer_graph_launches},
+    Constant{"layer_graph_moe_launches", &Stack::layer_graph_moe_launches},
     Constant{"ep_host_factor", &Stack::ep_host_factor},
 };
 

@@ -24,7 +24,10 @@ struct Stack {
   double fragmentation = 1;        // reserved / allocated bytes of the caching allocator
   double context_bytes = 0;        // CUDA context, kernels, workspaces
   double nccl_bytes_per_communicator = 0;
-  double logits_bytes = 0;    // bytes per logit alive at the loss (all copies and the gradient)
+  double logits_bytes = 0;  // bytes per logit alive at the loss (all copies and the gradient)
+  double layer_graph_launches =
+      0.1;  // share of launches left to the host by CUDA graphs of layer pieces: attention,
+  double layer_graph_moe_launches = 0.5;  // and the MoE part, whose dropless FFN cannot be captured
   double ep_host_factor = 1;  // launches with expert overlap (two micro-batches interleaved) against without
 
   // what its code does

@@ -15,6 +15,7 @@ struct OpTimes {
   std::vector<TransferCost> transfers;  // by op; zero for kernels
 };
 
+// Throws InputError when the profile has no rate for a format that the step uses.
 OpTimes op_times(const StepGraph& graph, const Profile& profile, const ClosedForms& network);
 
 }  // namespace stepcast

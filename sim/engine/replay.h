@@ -57,7 +57,8 @@ void run_program(const ReplayInput& input, const Instance& instance, Rank& rank,
   for (const Task& task : program) {
     Ticks& own = clock(rank, task.stream);
     Ticks start = own;
-    if (task.wait_event >= 0) start = std::max(start, rank.event[static_cast<std::size_t>(task.wait_event)]);
+    for (const std::int32_t event : task.wait)
+      if (event >= 0) start = std::max(start, rank.event[static_cast<std::size_t>(event)]);
     for (unsigned joins = task.joins; joins != 0; joins &= joins - 1)
       start = std::max(start, rank.stream[static_cast<std::size_t>(__builtin_ctz(joins))]);
     if (task.host_sync) rank.host = std::max(rank.host, clock(rank, Stream::kCompute));

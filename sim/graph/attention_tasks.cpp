@@ -1,19 +1,16 @@
 // Attention of one layer: projections, rotary embedding, the core (fused or not), context parallelism.
+#include <algorithm>
+
+#include "base/units.h"
 #include "graph/layer_tasks.h"
 #include "model/flops.h"
 
 namespace stepcast {
-namespace {
-
-double d(std::int64_t value) { return static_cast<double>(value); }
-
-}  // namespace
-
 // Read and write the heads that rotate; QK-norm reads and writes them once more.
 void LayerTasks::rope(Role role) {
   const Attention& a = model_.attention;
-  const double heads = (a.mla() ? 2 * d(a.heads) : d(a.heads + a.kv_heads)) / x_.tp;
-  const double width = a.mla() ? d(a.qk_dim()) : d(a.head_dim);  // MLA copies the whole of q and k
+  const double heads = (a.mla() ? 2 * real(a.heads) : real(a.heads + a.kv_heads)) / x_.tp;
+  const double width = a.mla() ? real(a.qk_dim()) : real(a.head_dim);  // MLA copies the whole of q and k
   const double bytes = 2 * x_.activation_bytes * heads * width * x_.tokens;
   if (model_.position == Position::kRope) elementwise(bytes, 6, role == Role::kForward ? "rope" : "rope_bwd");
   if (a.qk_norm != QkNorm::kNone)
@@ -22,63 +19,68 @@ void LayerTasks::rope(Role role) {
 
 void LayerTasks::qkv_forward() {
   const Attention& a = model_.attention;
-  column_parallel(d((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv");
+  column_parallel(real((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv", x_.linear);
   // more TP ranks than KV heads: the mixed output is gathered, each rank keeps its head (domain 3.1)
-  if (x_.tp > d(a.kv_heads))
-    tp_transfer(Collective::kAllGather, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim),
+  if (x_.tp > real(a.kv_heads))
+    tp_transfer(Collective::kAllGather, x_.tokens, real((a.heads + 2 * a.kv_heads) * a.head_dim),
                 "tp_all_gather_qkv");
 }
 
 void LayerTasks::qkv_backward() {
   const Attention& a = model_.attention;
-  if (x_.tp > d(a.kv_heads))
-    tp_transfer(Collective::kReduceScatter, x_.tokens, d((a.heads + 2 * a.kv_heads) * a.head_dim),
+  if (x_.tp > real(a.kv_heads))
+    tp_transfer(Collective::kReduceScatter, x_.tokens, real((a.heads + 2 * a.kv_heads) * a.head_dim),
                 "tp_reduce_qkv");
-  column_parallel_grads(d((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv_grad");
+  column_parallel_grads(real((a.heads + 2 * a.kv_heads) * a.head_dim) / x_.tp, x_.hidden, "qkv_grad",
+                        x_.linear);
 }
 
 // MLA: the down-projections are replicated and run on the sequence shard; their latents are gathered.
 void LayerTasks::mla_down_forward() {
   const Attention& a = model_.attention;
   if (a.q_lora_rank > 0) {
-    linear(x_.local_tokens, d(a.q_lora_rank), x_.hidden, "q_down");
-    norm(Role::kForward, d(a.q_lora_rank));
+    linear(x_.local_tokens, real(a.q_lora_rank), x_.hidden, "q_down");
+    norm(Role::kForward, real(a.q_lora_rank));
   }
-  linear(x_.local_tokens, d(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down");
-  norm(Role::kForward, d(a.kv_lora_rank));
+  linear(x_.local_tokens, real(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down");
+  norm(Role::kForward, real(a.kv_lora_rank));
   if (x_.sequence_parallel)
-    tp_transfer(Collective::kAllGather, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim),
-                "tp_all_gather");
+    tp_transfer(Collective::kAllGather, x_.tokens, mla_latent_width(), "tp_all_gather");
+}
+
+// What the up-projections read; without a q rank that is the hidden state itself.
+double LayerTasks::mla_latent_width() const {
+  const Attention& a = model_.attention;
+  return (a.q_lora_rank > 0 ? real(a.q_lora_rank) : x_.hidden) + real(a.kv_lora_rank + a.qk_rope_head_dim);
 }
 
 void LayerTasks::mla_up_forward() {
   const Attention& a = model_.attention;
-  const double q_input = a.q_lora_rank > 0 ? d(a.q_lora_rank) : x_.hidden;
-  linear(x_.tokens, d(a.heads * a.qk_dim()) / x_.tp, q_input, "q_up");
-  linear(x_.tokens, d(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, d(a.kv_lora_rank), "kv_up");
+  const double q_input = a.q_lora_rank > 0 ? real(a.q_lora_rank) : x_.hidden;
+  linear(x_.tokens, real(a.heads * a.qk_dim()) / x_.tp, q_input, "q_up");
+  linear(x_.tokens, real(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, real(a.kv_lora_rank),
+         "kv_up");
 }
 
 void LayerTasks::mla_backward() {
   const Attention& a = model_.attention;
-  const double q_input = a.q_lora_rank > 0 ? d(a.q_lora_rank) : x_.hidden;
-  linear_grads(x_.tokens, d(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, d(a.kv_lora_rank),
+  const double q_input = a.q_lora_rank > 0 ? real(a.q_lora_rank) : x_.hidden;
+  linear_grads(x_.tokens, real(a.heads * (a.qk_nope_head_dim + a.v_head_dim)) / x_.tp, real(a.kv_lora_rank),
                "kv_up_grad");
-  linear_grads(x_.tokens, d(a.heads * a.qk_dim()) / x_.tp, q_input, "q_up_grad");
-  if (x_.sequence_parallel)
-    tp_transfer(Collective::kReduceScatter, x_.tokens, d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim),
-                "tp_reduce");
-  norm(Role::kInputGrad, d(a.kv_lora_rank));
-  linear_grads(x_.local_tokens, d(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down_grad");
+  linear_grads(x_.tokens, real(a.heads * a.qk_dim()) / x_.tp, q_input, "q_up_grad");
+  tp_transfer(tp_sum(), x_.tokens, mla_latent_width(),
+              "tp_reduce");  // each rank has the gradient of its heads
+  norm(Role::kInputGrad, real(a.kv_lora_rank));
+  linear_grads(x_.local_tokens, real(a.kv_lora_rank + a.qk_rope_head_dim), x_.hidden, "kv_down_grad");
   if (a.q_lora_rank > 0) {
-    norm(Role::kInputGrad, d(a.q_lora_rank));
-    linear_grads(x_.local_tokens, d(a.q_lora_rank), x_.hidden, "q_down_grad");
+    norm(Role::kInputGrad, real(a.q_lora_rank));
+    linear_grads(x_.local_tokens, real(a.q_lora_rank), x_.hidden, "q_down_grad");
   }
 }
 
 namespace {
 
-AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_default,
-                            double compute_capability) {
+AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_default) {
   switch (kernel) {
     case AttentionKernel::kFlash2:
       return AttentionVariant::kFlash2;
@@ -94,7 +96,7 @@ AttentionVariant variant_of(AttentionKernel kernel, const std::string& stack_def
   if (stack_default == "flash2") return AttentionVariant::kFlash2;
   if (stack_default == "flash3") return AttentionVariant::kFlash3;
   if (stack_default == "cudnn") return AttentionVariant::kCudnn;
-  return compute_capability >= 9 ? AttentionVariant::kCudnn : AttentionVariant::kFlash2;
+  return AttentionVariant::kAuto;
 }
 
 }  // namespace
@@ -108,22 +110,22 @@ void LayerTasks::unfused_attention(Role role, double keys) {
   scores.kind = KernelKind::kGroupedGemm;
   scores.role = role;
   scores.dtype = x_.plain;
-  scores.groups = d(a.heads) / x_.tp * x_.batch;
+  scores.groups = real(a.heads) / x_.tp * x_.batch;
   scores.m = x_.seq;
   scores.n = keys;
-  scores.k = d(a.qk_dim());
+  scores.k = real(a.qk_dim());
   Kernel context = scores;
-  context.n = d(a.v_dim());
+  context.n = real(a.v_dim());
   context.k = keys;
   const double elements = scores.groups * x_.seq * keys;
   if (role == Role::kForward) {
     emit_.kernel(OpClass::kAttention, scores, 3, "attention_scores");
-    elementwise(9 * elements, 4, "softmax_dropout");
+    elementwise(9 / stack_.elementwise_traffic * elements, 4, "softmax_dropout");
     emit_.kernel(OpClass::kAttention, context, 3, "attention_context");
     return;
   }
   for (int i = 0; i < 2; ++i) emit_.kernel(OpClass::kAttention, context, 2, "attention_context_grad");
-  elementwise(11 * elements, 4, "softmax_dropout_bwd");
+  elementwise(11 / stack_.elementwise_traffic * elements, 4, "softmax_dropout_bwd");
   for (int i = 0; i < 2; ++i) emit_.kernel(OpClass::kAttention, scores, 2, "attention_scores_grad");
 }
 
@@ -137,13 +139,13 @@ void LayerTasks::attention_core(Role role, bool windowed) {
   core.kind = KernelKind::kAttention;
   core.role = role;
   core.dtype = x_.plain;
-  core.heads = d(a.heads) / x_.tp;
+  core.heads = real(a.heads) / x_.tp;
   core.batch = x_.batch;
   core.seq = x_.seq;
   core.keys = attended_keys(s_.batch.seq_len, windowed ? a.window : 0);
-  core.qk_dim = d(a.qk_dim());
-  core.v_dim = d(a.v_dim());
-  core.variant = variant_of(s_.kernels.attention, stack_.attention, s_.cluster.gpu.compute_capability);
+  core.qk_dim = real(a.qk_dim());
+  core.v_dim = real(a.v_dim());
+  core.variant = variant_of(s_.kernels.attention, stack_.attention);
   if (x_.cp > 1)
     context_parallel_attention(core);
   else
@@ -155,7 +157,7 @@ void LayerTasks::attention_core(Role role, bool windowed) {
 void LayerTasks::context_parallel_attention(const Kernel& core) {
   const Attention& a = model_.attention;
   const bool forward = core.role == Role::kForward;
-  const double kv_heads = std::max(1.0, d(a.mla() ? a.heads : a.kv_heads) / x_.tp);
+  const double kv_heads = std::max(1.0, real(a.mla() ? a.heads : a.kv_heads) / x_.tp);
   const double kv = x_.tokens * kv_heads * (core.qk_dim + core.v_dim) * x_.activation_bytes;
   const char* name = forward ? "attention" : "attention_bwd";
   Transfer transfer;
@@ -192,6 +194,9 @@ void LayerTasks::context_parallel_attention(const Kernel& core) {
     emit_.kernel(OpClass::kAttention, step, 4, name);
     if (next.event >= 0) emit_.need(next);
   }
+  if (forward) return;
+  transfer.bytes = kv;  // the last step brings each rank its own dKV: (c - 1) KV + c dKV in all
+  emit_.transfer(OpClass::kCp, transfer, Stream::kCp, "cp_ring_dkv");
 }
 
 void LayerTasks::attention_forward(bool windowed) {
@@ -205,22 +210,25 @@ void LayerTasks::attention_forward(bool windowed) {
   }
   rope(Role::kForward);
   attention_core(Role::kForward, windowed);
-  row_parallel(x_.hidden, d(a.heads * a.v_dim()) / x_.tp, "out_proj");
+  row_parallel(x_.hidden, real(a.heads * a.v_dim()) / x_.tp, "out_proj");
+  post_norm(Role::kForward);
   residual(Role::kForward);
 }
 
 void LayerTasks::attention_backward(bool windowed) {
   const Attention& a = model_.attention;
   residual(Role::kInputGrad);
-  row_parallel_grads(x_.hidden, d(a.heads * a.v_dim()) / x_.tp, "out_proj_grad");
+  post_norm(Role::kInputGrad);
+  row_parallel_grads(x_.hidden, real(a.heads * a.v_dim()) / x_.tp, "out_proj_grad");
   if (a.mla() && s_.recompute.has("mla_up_proj")) {
     mla_up_forward();
     rope(Role::kForward);
   }
-  if (s_.recompute.has("core_attn")) attention_core(Role::kForward, windowed);
+  if (recomputes_by_op() && !a.mla()) qkv_forward();
+  if (s_.recompute.has("core_attn") && !recomputes_by_op()) attention_core(Role::kForward, windowed);
   attention_core(Role::kInputGrad, windowed);
   rope(Role::kInputGrad);
-  if (s_.recompute.has("layernorm")) norm(Role::kForward, x_.hidden);
+  if (s_.recompute.has("layernorm") || recomputes_by_op()) norm(Role::kForward, x_.hidden);
   if (a.mla())
     mla_backward();
   else

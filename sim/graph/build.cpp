@@ -1,6 +1,7 @@
 #include "graph/build.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <stdexcept>
 
@@ -17,7 +18,6 @@ class Builder {
     graph_.ranks = static_cast<std::int32_t>(s_.layout.pp);
     const auto stages = static_cast<std::int64_t>(split.stages.size());
     graph_.messages = static_cast<std::int32_t>(2 * stages * m_);
-    p2p_op_ = add_p2p_op();
   }
 
   StepGraph build() {
@@ -39,17 +39,23 @@ class Builder {
     graph_.instances.push_back(instance);
   }
 
-  std::int32_t add_p2p_op() {
+  // One op for each pair of neighbouring pipeline ranks: they may share a node or not.
+  std::int32_t p2p_op(std::int64_t from, std::int64_t to) {
+    const auto known = p2p_ops_.find({from, to});
+    if (known != p2p_ops_.end()) return known->second;
+    const Shapes x = shapes_of(s_);
+    const std::int64_t stage_size = s_.cluster.gpus / s_.layout.pp;
     Op op;
     op.cls = OpClass::kPp;
     op.communicates = true;
     op.name = "p2p";
     op.transfer.collective = Collective::kSendRecv;
     op.transfer.group = Group::kPp;
-    const Shapes x = shapes_of(s_);
     op.transfer.bytes = x.local_tokens * x.hidden * x.activation_bytes;
+    op.transfer.from = from * stage_size;
+    op.transfer.to = to * stage_size;
     graph_.ops.push_back(op);
-    return static_cast<std::int32_t>(graph_.ops.size() - 1);
+    return p2p_ops_[{from, to}] = static_cast<std::int32_t>(graph_.ops.size() - 1);
   }
 
   // Activations of micro-batch i into stage q; gradients of its output.
@@ -59,8 +65,10 @@ class Builder {
   std::int32_t gradient_message(std::int64_t stage, std::int64_t i) const {
     return static_cast<std::int32_t>((static_cast<std::int64_t>(split_.stages.size()) + stage) * m_ + i);
   }
-  Message message(std::int32_t number, std::int64_t from, std::int64_t to) const {
-    return {number, split_.rank_of(from) == split_.rank_of(to) ? kNone : p2p_op_};
+  Message message(std::int32_t number, std::int64_t from_stage, std::int64_t to_stage) {
+    const std::int64_t from = split_.rank_of(from_stage);
+    const std::int64_t to = split_.rank_of(to_stage);
+    return {number, from == to ? kNone : p2p_op(from, to)};
   }
 
   void add_pass(Instance& instance, const PipelineOp& op) {
@@ -96,7 +104,7 @@ class Builder {
       instance.blocking = !p2p_overlaps && s_.layout.pp > 1;
       instance.phase = op.pass;
       add_pass(instance, op);
-      const bool pairs = overlaps && op.pass == 'F' && i + 1 < order.size() && order[i + 1].pass == 'B';
+      const bool pairs = overlaps && op.pass == 'F' && i + 1 < order.size() && order[i + 1].pairs;
       if (pairs) {
         instance.phase = 'C';
         add_pass(instance, order[i + 1]);
@@ -164,7 +172,7 @@ class Builder {
   StepGraph graph_;
   ChunkPrograms programs_;
   std::int64_t m_;
-  std::int32_t p2p_op_ = kNone;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> p2p_ops_;
   std::map<std::array<std::int64_t, 6>, std::int32_t> built_;
 };
 
@@ -177,7 +185,8 @@ StepGraph build_step(const Scenario& scenario, const StageSplit& split, const St
 double estimate_tasks(const Scenario& scenario) {
   const auto layers = static_cast<double>(scenario.model.layers + scenario.model.mtp_layers + 2);
   const auto stages = static_cast<double>(scenario.layout.pp * scenario.layout.vpp);
-  return static_cast<double>(scenario.microbatches()) * (80 * layers + 10 * stages);
+  const auto ring_steps = static_cast<double>(scenario.layout.cp);  // of attention, forward and backward
+  return static_cast<double>(scenario.microbatches()) * ((80 + 4 * ring_steps) * layers + 10 * stages);
 }
 
 std::uint64_t StepGraph::task_count() const {

@@ -1,37 +1,40 @@
 #include "graph/emitter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace stepcast {
 
-std::uint32_t Emitter::add_op(const Op& op) {
-  graph_.ops.push_back(op);
-  return static_cast<std::uint32_t>(graph_.ops.size() - 1);
+void wait_for(Task& task, Arrival arrival) {
+  const auto free = std::find(task.wait.begin(), task.wait.end(), -1);
+  if (free != task.wait.end())
+    *free = arrival.event;
+  else
+    task.joins |= bit(arrival.stream);
 }
 
-void Emitter::kernel(OpClass cls, const Kernel& kernel, double launches, const char* name, Stream stream) {
+Task& Emitter::add(const Op& op, Stream stream) {
+  graph_.ops.push_back(op);
+  Task task;
+  task.op = static_cast<std::uint32_t>(graph_.ops.size() - 1);
+  task.stream = stream;
+  task.host_sync = std::exchange(host_sync_, false);
+  return program_.emplace_back(task);
+}
+
+void Emitter::kernel(OpClass cls, const Kernel& kernel, double launches, const char* name) {
   Op op;
   op.cls = cls;
   op.kernel = kernel;
   op.name = name;
-  Task task;
-  task.op = add_op(op);
-  task.stream = stream;
+  Task& task = add(op, Stream::kCompute);
   launch_carry_ += launches * launch_factor_;  // whole launches; the rest is carried on
-  task.launches = static_cast<std::uint16_t>(std::floor(launch_carry_));
+  task.launches = static_cast<std::uint32_t>(std::floor(launch_carry_));
   launch_carry_ -= task.launches;
-  task.host_sync = std::exchange(host_sync_, false);
-  // One wait is an event; for further ones the tails of their streams serve.
-  for (std::size_t i = 0; i < pending_.size(); ++i) {
-    if (i == 0)
-      task.wait_event = pending_[0].event;
-    else
-      task.joins |= bit(pending_[i].stream);
-  }
+  for (const Arrival arrival : pending_) wait_for(task, arrival);
   pending_.clear();
-  if (stream == Stream::kCompute) last_kernel_ = static_cast<std::int32_t>(program_.size());
-  program_.push_back(task);
+  last_kernel_ = static_cast<std::int32_t>(program_.size() - 1);
 }
 
 std::int32_t Emitter::last_kernel_event() {
@@ -41,25 +44,28 @@ std::int32_t Emitter::last_kernel_event() {
   return last.record_event;
 }
 
-Arrival Emitter::transfer_async(OpClass cls, const Transfer& transfer, Stream stream, const char* name) {
+Arrival Emitter::transfer_async(OpClass cls, const Transfer& transfer, Stream stream, const char* name,
+                                double scale) {
   Op op;
   op.cls = cls;
   op.communicates = true;
   op.transfer = transfer;
+  op.scale = scale;
   op.name = name;
-  Task task;
-  task.op = add_op(op);
-  task.stream = stream;
+  const std::int32_t after = last_kernel_event();
+  Task& task = add(op, stream);
   task.launches = launch_factor_ > 0 ? 1 : 0;
   task.record_event = new_event();
-  task.wait_event = last_kernel_event();
-  if (task.wait_event < 0) task.joins |= bit(Stream::kCompute);
-  // transfers that no kernel has consumed yet come first
-  for (const Arrival& before : pending_)
-    if (before.stream != stream) task.joins |= bit(before.stream);
-  program_.push_back(task);
+  if (after < 0)
+    task.joins |= bit(Stream::kCompute);
+  else
+    wait_for(task, {after, Stream::kCompute});
+  for (const Arrival before : pending_)
+    if (before.stream != stream) wait_for(task, before);
   return {task.record_event, stream};
 }
+
+std::vector<Arrival> Emitter::take_needs() { return std::exchange(pending_, {}); }
 
 Program Emitter::take() {
   carried_event_ = last_kernel_event();
@@ -67,13 +73,20 @@ Program Emitter::take() {
   return std::exchange(program_, {});
 }
 
-void Emitter::start_pass() {
-  program_.clear();
+Program Emitter::finish() {
+  if (!pending_.empty()) {
+    Op nothing;
+    nothing.cls = OpClass::kOther;
+    nothing.name = "wait";
+    Task& task = add(nothing, Stream::kCompute);
+    for (const Arrival arrival : pending_) wait_for(task, arrival);
+  }
   pending_.clear();
   last_kernel_ = kNone;
   carried_event_ = -1;
   launch_carry_ = 0;
   host_sync_ = false;
+  return std::exchange(program_, {});
 }
 
 }  // namespace stepcast

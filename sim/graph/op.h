@@ -24,7 +24,6 @@ enum class OpClass : std::uint8_t {
   kOther
 };
 
-inline bool is_communication(OpClass c) { return c >= OpClass::kTp && c <= OpClass::kDp; }
 const char* name_of(OpClass c);
 
 enum class Collective : std::uint8_t {
@@ -51,7 +50,9 @@ struct Transfer {
     kWhole,
     kInNode,
     kAcrossNodes
-  } part = Part::kWhole;  // of a group (hybrid sharding)
+  } part = Part::kWhole;   // of the group (hybrid sharding)
+  std::int64_t from = -1;  // send: the first ranks of the two stages
+  std::int64_t to = -1;
 };
 
 struct Op {
@@ -61,6 +62,7 @@ struct Op {
   Transfer transfer;      // when it does
   double fixed_s = 0;     // a duration given as such (fixed step cost); used when positive
   double scale = 1;       // times the duration of the kernel or transfer
+  bool contends = false;  // no transfer of its own: what one that runs beside kernels costs them
   const char* name = "";  // as in the profilers: static text
 };
 

@@ -4,7 +4,7 @@
 // in which the host launches them. A task runs on its stream after
 //   - the task launched before it on that stream,
 //   - everything launched so far on the streams in `joins` (cudaStreamWaitEvent on their tails),
-//   - the event `wait_event` (an earlier task's completion), and
+//   - the events in `wait` (earlier tasks' completions), and
 //   - the host's launch of it: the host is busy `launches` x launch time, and with `host_sync` it first waits
 //   for
 //     everything launched so far on the compute stream.
@@ -23,8 +23,8 @@
 
 namespace stepcast {
 
-enum class Stream : std::uint8_t { kCompute, kTp, kCp, kEp, kDp, kSend, kRecv, kSide };
-inline constexpr std::size_t kStreams = 8;
+enum class Stream : std::uint8_t { kCompute, kTp, kCp, kEp, kDp, kSend };
+inline constexpr std::size_t kStreams = 6;
 
 inline constexpr std::uint8_t bit(Stream s) {
   return static_cast<std::uint8_t>(1U << static_cast<unsigned>(s));
@@ -35,8 +35,8 @@ struct Task {
   Stream stream = Stream::kCompute;
   std::uint8_t joins = 0;      // streams whose tails it waits for
   bool host_sync = false;      // the host waits for the compute stream before launching it
-  std::uint16_t launches = 0;  // host launches
-  std::int32_t wait_event = -1;
+  std::uint32_t launches = 0;  // host launches
+  std::array<std::int32_t, 3> wait = {-1, -1, -1};  // events; -1 = none
   std::int32_t record_event = -1;
 };
 

@@ -24,6 +24,13 @@ struct MegatronArguments {
   bool account_for_loss_in_pipeline_split = false;
   bool overlap_p2p_communication = true;
   bool tp_comm_overlap = false;
+  bool overlap_moe_expert_parallel_comm = false;
+  bool delay_wgrad_compute = false;
+  bool moe_shared_expert_overlap = false;
+  bool allgather_dispatcher = false;
+  bool recompute_full = false;
+  bool recompute_moe = false;
+  bool recompute_shared_experts = false;
   std::int64_t num_layers = 1;
   std::int64_t mtp_num_layers = 0;
   std::int64_t num_attention_heads = 1;

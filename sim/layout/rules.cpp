@@ -95,6 +95,9 @@ class RuleCheck {
     interleaving_needs_a_pipeline();
     layout_string();
     microbatch_group();
+    expert_overlap();
+    delayed_weight_gradients();
+    shared_expert_overlap();
     return std::move(violations_);
   }
 
@@ -279,6 +282,39 @@ class RuleCheck {
              fmt::format("pp {} <= group <= micro-batches {}, with a remainder of 0 or at least {}", pp_, m,
                          pp_));
     }
+  }
+
+  void expert_overlap() {
+    if (!a_.overlap_moe_expert_parallel_comm) return;
+    const auto needs = [&](bool met, const char* pointer, std::string found, std::string allowed) {
+      if (!met) refuse(23, pointer, "overlap.moe_a2a with " + std::move(found), std::move(allowed));
+    };
+    needs(ep_ > 1, "/layout/ep", fmt::format("ep {}", ep_), "ep above 1");
+    needs(pp_ == 1 || vpp_ > 1, "/layout/vpp", fmt::format("pp {} and vpp {}", pp_, vpp_),
+          "vpp above 1, or pp 1");
+    needs(!a_.recompute_full, "/recompute/granularity", "full recompute",
+          "none, or selective without \"moe\"");
+    needs(!a_.recompute_moe, "/recompute/modules", "recompute of \"moe\"", "other modules");
+    needs(!a_.allgather_dispatcher, "/moe/dispatcher", "dispatcher allgather",
+          "alltoall, deepep, hybridep, ncclep");
+    needs(!a_.moe_shared_expert_overlap, "/overlap/shared_expert", "overlap.shared_expert", "one of the two");
+    needs(a_.mtp_num_layers <= 1, "/model/mtp_layers", fmt::format("{} MTP layers", a_.mtp_num_layers),
+          "0 or 1");
+  }
+
+  void delayed_weight_gradients() {
+    if (a_.delay_wgrad_compute && !a_.overlap_moe_expert_parallel_comm)
+      refuse(24, "/overlap/delay_wgrad", "overlap.delay_wgrad without overlap.moe_a2a", "both, or neither");
+  }
+
+  void shared_expert_overlap() {
+    if (!a_.moe_shared_expert_overlap) return;
+    if (a_.allgather_dispatcher)
+      refuse(26, "/overlap/shared_expert", "overlap.shared_expert with dispatcher allgather",
+             "dispatcher alltoall, deepep, hybridep or ncclep");
+    if (a_.recompute_shared_experts)
+      refuse(26, "/overlap/shared_expert", "overlap.shared_expert with recompute of \"shared_experts\"",
+             "one of the two");
   }
 
   static constexpr const char* kGroup = "/layout/microbatch_group";

@@ -36,6 +36,13 @@ MegatronArguments megatron_arguments(const Scenario& s) {
   a.pipeline_model_parallel_layout = s.layout.stages;
   a.overlap_p2p_communication = s.overlap.p2p;
   a.tp_comm_overlap = s.overlap.tp && s.layout.tp > 1;
+  a.overlap_moe_expert_parallel_comm = s.overlap.moe_a2a && s.model.moe.has_value();
+  a.delay_wgrad_compute = s.overlap.delay_wgrad;
+  a.moe_shared_expert_overlap = s.overlap.shared_expert && s.model.moe.has_value();
+  a.allgather_dispatcher = s.moe.dispatcher == Dispatcher::kAllGather;
+  a.recompute_full = s.recompute.granularity == Granularity::kFull;
+  a.recompute_moe = s.recompute.has("moe");
+  a.recompute_shared_experts = s.recompute.has("shared_experts");
   a.num_layers = s.model.layers;
   a.mtp_num_layers = s.model.mtp_layers;
   a.num_attention_heads = s.model.attention.heads;
@@ -71,6 +78,7 @@ class Reader {
     throw_if_any(problems_);
     json_ = with_defaults(document_, "scenario");
     scenario_.file = file_;
+    scenario_.prefix = prefix_;
     scenario_.name = json_["name"].get<std::string>();
     read_model_and_cluster();
     throw_if_any(problems_);
@@ -79,11 +87,13 @@ class Reader {
     read_layout();
     check_precision();
     check_supported();
+    check_free();
     throw_if_any(problems_);
     for (const Violation& v : check_rules(megatron_arguments(scenario_)))
       add(v.pointer, fmt::format("{} (rule {})", v.found, v.rule), v.allowed);
     check_stages();
     throw_if_any(problems_);
+    add_notes();
     echo();
     return std::move(scenario_);
   }
@@ -111,7 +121,11 @@ class Reader {
       if (json_.contains("calibration"))
         scenario_.cluster.calibration = json_["calibration"].get<std::string>();
       if (scenario_.cluster.calibration.empty()) return;  // no cluster: reported already
-      resolve_data(scenario_.cluster.calibration, "calib/profiles", beside_, file_, prefix_ + "/calibration");
+      // a name stays a name; a path must hold from any folder
+      const fs::path profile = resolve_data(scenario_.cluster.calibration, "calib/profiles", beside_, file_,
+                                            prefix_ + "/calibration");
+      if (profile.parent_path() != data_folder() / "calib" / "profiles")
+        scenario_.cluster.calibration = fs::absolute(profile).lexically_normal().string();
     } catch (const InputError& error) {
       problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
     }
@@ -180,6 +194,8 @@ class Reader {
       add("/layout/vpp", fmt::format("{} with schedule {}", l.vpp, l.schedule),
           "1, or schedule interleaved or bfs");
     }
+    if (l.schedule == "interleaved" && l.vpp == 1)
+      add("/layout/schedule", "interleaved with vpp 1", "vpp above 1, or schedule 1f1b");
     l.microbatch_group = given.value("microbatch_group", l.pp);
   }
 
@@ -244,10 +260,49 @@ class Reader {
     need(s.moe.routing.kind == RoutingKind::kHistogram || s.moe.routing.kind == RoutingKind::kDirichlet,
          "/moe/routing/kind", json_["moe"]["routing"]["kind"].get<std::string>() + " routing",
          "balanced, zipf");
+    need(s.sharding.instances > 1, "/sharding/instances",
+         "more than one instance of the distributed optimizer", "1");
+    need(s.layout.cp_comm == CpComm::kAllToAllP2p && s.layout.cp > 1, "/layout/cp_comm", "a2a+p2p",
+         "p2p, a2a, allgather");
+    need(s.kernels.attention == AttentionKernel::kUnfused && s.layout.cp > 1, "/kernels/attention",
+         "unfused attention under context parallelism", "auto, flash2, flash3, cudnn");
     for (const char* key : {"slow_gpus", "slow_links", "failed_nics"})
       need(!json_["disturbances"][key].empty(), fmt::format("/disturbances/{}", key), key, "[]");
     if (!missing.empty() && problems_.empty()) throw NotSimulated(missing);
     problems_.insert(problems_.end(), missing.begin(), missing.end());
+  }
+
+  // `free`: pointers of keys, each with null or a list of values.
+  void check_free() {
+    for (const auto& [pointer, values] : json_["free"].items()) {
+      const std::string at = child_pointer("/free", pointer);
+      if (!schema_has("scenario", pointer))
+        add(at, "is no key of a scenario", "a JSON pointer such as /layout/tp");
+      if (!values.is_null() && (!values.is_array() || values.empty()))
+        add(at, values.dump(), "null (every legal value) or a list of values");
+    }
+    if (scenario_.moe.routing.kind == RoutingKind::kZipf && !json_["moe"]["routing"].contains("s"))
+      add("/moe/routing/s", "missing", "the exponent of zipf, a number from 0 to 10");
+  }
+
+  void add_notes() {
+    const Scenario& s = scenario_;
+    const auto note = [&](bool holds, const char* text) {
+      if (holds) scenario_.assumptions.emplace_back(text);
+    };
+    note(json_["disturbances"]["jitter"] == true,
+         "jitter over ranks is not modelled yet: all GPUs are equally fast");
+    note(s.moe.dispatcher == Dispatcher::kNcclEp, "dispatcher ncclep runs at HybridEP's rates");
+    note(s.moe.routing.kind == RoutingKind::kZipf,
+         "zipf routing: the hottest experts share a rank in every layer");
+    note(s.offload.optimizer_fraction > 0,
+         "the host's share of the optimizer step takes no longer than its copies");
+    note(s.precision.recipe == Recipe::kFp32, "FP32 GEMMs run as TF32");
+    note(s.layout.pp > 1 && s.layout.vpp == 1,
+         "pipeline sends are exposed: they overlap only with interleaved chunks");
+    note(s.precision.recipe != Recipe::kBf16 && s.precision.recipe != Recipe::kFp16 &&
+             s.precision.recipe != Recipe::kFp32,
+         "router, attention core, embedding and output matrix stay in 16 or 32 bit");
   }
 
   void check_stages() {
@@ -273,6 +328,7 @@ class Reader {
     json_["cluster"] = cluster_json(scenario_.cluster);
     json_["calibration"] = scenario_.cluster.calibration;
     json_["moe"]["dedup"] = scenario_.moe.dedup;
+    json_["recompute"]["modules"] = scenario_.recompute.modules;
     json_["precision"]["fp8_params"] = scenario_.precision.fp8_params;
     json_["optimizer"]["grad_dtype"] =
         name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);

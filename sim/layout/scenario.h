@@ -127,7 +127,8 @@ struct Software {
 };
 
 struct Scenario {
-  std::string file;  // for messages
+  std::string file;    // for messages
+  std::string prefix;  // of pointers into it
   std::string name;
   Model model;
   Cluster cluster;

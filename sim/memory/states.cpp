@@ -94,6 +94,10 @@ HeldParameters held_by_layer(const Scenario& scenario, std::int64_t layer) {
 // Tied embeddings: the last stage keeps a copy of the table. An MTP layer needs the table and the output
 // matrix on its rank.
 HeldParameters held_by_rank(const Scenario& scenario, const StageSplit& split, std::int64_t rank) {
+  return held_by_stages(scenario, stages_of_rank(scenario, split, rank));
+}
+
+HeldParameters held_by_stages(const Scenario& scenario, const std::vector<Stage>& stages) {
   const Model& m = scenario.model;
   const Layout& l = scenario.layout;
   const std::int64_t vocab = padded_vocab(m.vocab, m.vocab_divisor, l.tp);
@@ -101,7 +105,7 @@ HeldParameters held_by_rank(const Scenario& scenario, const StageSplit& split, s
   bool first = false;
   bool table = false;
   bool head = false;
-  for (const Stage& stage : stages_of_rank(scenario, split, rank)) {
+  for (const Stage& stage : stages) {
     for (std::int64_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer)
       held += held_by_layer(scenario, layer);
     for (std::int64_t depth = 0; depth < stage.mtp; ++depth)

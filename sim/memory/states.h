@@ -57,6 +57,8 @@ StateWidths state_widths(const Scenario& scenario, bool fp32_master = true);
 std::vector<Stage> stages_of_rank(const Scenario& scenario, const StageSplit& split, std::int64_t rank);
 
 HeldParameters held_by_layer(const Scenario& scenario, std::int64_t layer);
+// By these stages together, copies of shared tables included. A stage without its layers leaves its ends.
+HeldParameters held_by_stages(const Scenario& scenario, const std::vector<Stage>& stages);
 HeldParameters held_by_rank(const Scenario& scenario, const StageSplit& split, std::int64_t rank);
 
 // Rows of the padded vocabulary on one TP rank.

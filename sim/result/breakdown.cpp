@@ -86,7 +86,8 @@ void RankRecorder::message(std::int32_t receiver, std::uint32_t op, Ticks start,
 // An idle stretch of the compute stream: transfers under way are exposed communication, the rest is waiting.
 void RankRecorder::fill_gap(Ticks from, Ticks to, Ticks host_from, std::array<Ticks, 14>& sums) {
   const auto wait = [&](Ticks a, Ticks b) {
-    const Ticks host = std::max(0.0, b - std::max(a, host_from));
+    // without a pipeline peer nothing but the host can be late
+    const Ticks host = graph_.ranks == 1 ? b - a : std::max(0.0, b - std::max(a, host_from));
     sums[kHost] += host;
     sums[kBubble] += (b - a) - host;
   };

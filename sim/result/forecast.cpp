@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,7 +18,8 @@
 namespace stepcast {
 namespace {
 
-constexpr double kMostTasks = 5e8;  // about two seconds of replay
+constexpr double kMostTasks = 3e7;  // well below a second of replay
+constexpr std::int64_t kMostStages = 4096;
 
 // Profiles are read once; many scenarios share them.
 std::shared_ptr<const Profile> profile_named(const std::string& name) {
@@ -27,16 +29,21 @@ std::shared_ptr<const Profile> profile_named(const std::string& name) {
   auto& entry = cache[name];
   if (!entry)
     entry = std::make_shared<Profile>(
-        load_profile(resolve_data(name, "calib/profiles", ".", name, "/calibration")));
+        load_profile(resolve_data(name, "calib/profiles", "/", name, "/calibration")));
   return entry;
 }
 
 void refuse_endless(const Scenario& s) {
+  const std::int64_t stages = s.layout.pp * s.layout.vpp;
+  if (stages > kMostStages)
+    throw NotSimulated({s.file, s.prefix + "/layout/pp", fmt::format("{} pipeline stages", stages),
+                        fmt::format("at most {}", kMostStages)});
   const double tasks = estimate_tasks(s);
-  if (tasks <= kMostTasks) return;
-  throw NotSimulated({s.file, "/batch/global",
-                      fmt::format("{:.1e} tasks in a step ({} micro-batches)", tasks, s.microbatches()),
-                      fmt::format("at most {:.0e}: fewer or larger micro-batches", kMostTasks)});
+  if (tasks > kMostTasks)
+    throw NotSimulated({s.file, s.prefix + "/batch/global",
+                        fmt::format("about {:.1e} tasks in a step ({} micro-batches, cp {})", tasks,
+                                    s.microbatches(), s.layout.cp),
+                        fmt::format("at most {:.0e}: fewer or larger micro-batches", kMostTasks)});
 }
 
 // FLOPs that all GPUs together execute on tensor cores in a step.
@@ -94,7 +101,7 @@ Traffic traffic_of(const StepGraph& graph, const OpTimes& times, std::int32_t ra
     if (runs[p] <= 0) continue;
     for (const Task& task : graph.programs[p]) {
       const Op& op = graph.ops[task.op];
-      if (op.communicates && op.scale == 1) add(task.op, runs[p]);  // scaled ops stand for contention
+      if (op.communicates && !op.contends) add(task.op, runs[p]);
     }
   }
   return traffic;
@@ -110,13 +117,9 @@ void add_rates(Forecast& f, const Scenario& s, double executed) {
   f.hfu = executed / f.step_time_s / gpus / s.cluster.gpu.bf16_flops;
 }
 
-void add_warnings(Forecast& f, const Scenario& s) {
+void add_warnings(Forecast& f) {
   for (const std::string& line : memory_warnings(f.memory)) f.warnings.push_back(line);
   f.warnings.emplace_back("no interval yet: step_time_interval_s is [t, t]");
-  if (s.overlap.p2p && s.layout.pp > 1 && s.layout.vpp == 1)
-    f.assumptions.emplace_back("pipeline sends are exposed: they overlap only with interleaved chunks");
-  if (s.precision.recipe != Recipe::kBf16 && s.precision.recipe != Recipe::kFp16)
-    f.assumptions.emplace_back("router, attention core, embedding and output matrix stay in 16 or 32 bit");
 }
 
 }  // namespace
@@ -126,15 +129,19 @@ Forecast forecast(const Scenario& s) {
   Forecast f;
   f.assumptions = s.assumptions;
   f.warnings = s.warnings;
-  const std::shared_ptr<const Profile> profile = profile_named(s.cluster.calibration);
+  const Profile profile = with_bandwidth(*profile_named(s.cluster.calibration), s.cluster.gpu.hbm_bytes_per_s,
+                                         s.cluster.host_link_bytes_per_s);
   const StageSplit split = split_of(s);
   f.memory = memory_report(s, split, s.stack);
 
   const StepGraph graph = build_step(s, split, s.stack);
-  const OpTimes times = op_times(graph, *profile, ClosedForms(s, *profile));
+  const OpTimes times = op_times(graph, profile, ClosedForms(s, profile));
   const ReplayInput input{graph, times.ticks, ticks(s.stack.launch_s)};
   const ReplayResult plain = replay(input);
   f.step_time_s = seconds(plain.makespan);
+  if (!std::isfinite(f.step_time_s) || f.step_time_s <= 0)
+    throw InputError(
+        {"profile " + profile.name, "", "gives no finite step time", "rates and factors above 0"});
   f.interval_s = {f.step_time_s, f.step_time_s};
   f.last_rank = plain.last_rank;
   f.ranks_simulated = graph.ranks;
@@ -145,10 +152,10 @@ Forecast forecast(const Scenario& s) {
   f.breakdown = recorder.breakdown(plain.makespan);
   f.traffic = traffic_of(graph, times, plain.last_rank);
   add_rates(f, s, executed_flops(graph, s));
-  f.calibration = profile->name;
-  f.calibration_kind = profile->kind;
-  f.calibration_sha256 = profile->sha256;
-  add_warnings(f, s);
+  f.calibration = profile.name;
+  f.calibration_kind = profile.kind;
+  f.calibration_sha256 = profile.sha256;
+  add_warnings(f);
   return f;
 }
 

@@ -23,17 +23,17 @@ std::vector<PipelineOp> order_interleaved(const PipelineShape& shape, std::int64
   const auto total = static_cast<std::int64_t>(forwards.size());
   const std::int64_t warmup =
       std::min(total, 2 * (shape.pp - rank - 1) + (shape.chunks - 1) * shape.group + shape.extra_warmup);
-  const auto backward = [&](std::int64_t k) {
+  const auto backward = [&](std::int64_t k, bool pairs) {
     const PipelineOp& f = forwards[static_cast<std::size_t>(k)];
-    return PipelineOp{'B', shape.chunks - 1 - f.chunk, f.microbatch};
+    return PipelineOp{'B', shape.chunks - 1 - f.chunk, f.microbatch, pairs};
   };
   std::vector<PipelineOp> order(forwards.begin(), forwards.begin() + warmup);
   order.reserve(static_cast<std::size_t>(2 * total));
   for (std::int64_t k = 0; k < total - warmup; ++k) {
     order.push_back(forwards[static_cast<std::size_t>(warmup + k)]);
-    order.push_back(backward(k));
+    order.push_back(backward(k, true));
   }
-  for (std::int64_t k = total - warmup; k < total; ++k) order.push_back(backward(k));
+  for (std::int64_t k = total - warmup; k < total; ++k) order.push_back(backward(k, false));
   return order;
 }
 

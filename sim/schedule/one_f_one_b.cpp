@@ -14,7 +14,7 @@ std::vector<PipelineOp> order_1f1b(const PipelineShape& shape, std::int64_t rank
   for (std::int64_t i = 0; i < warmup; ++i) order.push_back({'F', 0, i});
   for (std::int64_t i = 0; i < m - warmup; ++i) {
     order.push_back({'F', 0, warmup + i});
-    order.push_back({'B', 0, i});
+    order.push_back({'B', 0, i, true});
   }
   for (std::int64_t i = m - warmup; i < m; ++i) order.push_back({'B', 0, i});
   return order;

@@ -14,6 +14,7 @@ struct PipelineOp {
   char pass = 'F';  // F forward, B backward (input and weight gradients)
   std::int64_t chunk = 0;
   std::int64_t microbatch = 0;
+  bool pairs = false;  // a backward of the steady phase: independent of the forward before it
 
   bool operator==(const PipelineOp&) const = default;
 };

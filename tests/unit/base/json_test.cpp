@@ -64,8 +64,7 @@ class JsonFiles : public testing::Test {
   fs::path folder_;
 };
 
-// --- parsing
-// ---------------------------------------------------------------------------------------------------
+// --- parsing ---
 
 TEST(ParseJson, KeepsTheOrderOfKeys) {
   EXPECT_EQ(parse_json(R"({"schema":"s","b":1,"a":[2,3]})", "f").dump(), R"({"schema":"s","b":1,"a":[2,3]})");
@@ -134,8 +133,7 @@ TEST(ParseJson, RefusesTextThatIsNotUtf8) {
   EXPECT_EQ(parse_json("\"\xc3\xa9\"", "f").get<std::string>(), "\xc3\xa9");
 }
 
-// --- files
-// -----------------------------------------------------------------------------------------------------
+// --- files ---
 
 TEST_F(JsonFiles, LoadsAFile) { EXPECT_EQ(load_json(write("a.json", "{\"a\": 1}\n"))["a"], 1); }
 
@@ -194,8 +192,7 @@ TEST_F(JsonFiles, RefusesAReadOnlyFolder) {
   EXPECT_EQ(read(file), "old");
 }
 
-// --- pointers and assignments
-// ----------------------------------------------------------------------------------
+// --- pointers and assignments ---
 
 TEST(ChildPointer, EscapesTildeAndSlash) {
   EXPECT_EQ(child_pointer("", "a"), "/a");
@@ -300,8 +297,7 @@ TEST(ApplySet, SurvivesTextThatIsNotUtf8) {
   }
 }
 
-// --- names
-// -----------------------------------------------------------------------------------------------------
+// --- names ---
 
 TEST(NearestName, FindsATypingError) {
   const std::vector<std::string> known = {"tp", "sequence_parallel", "schedule", "microbatch_group"};
@@ -323,8 +319,7 @@ TEST(NearestName, SaysNothingWhenNothingIsNear) {
   EXPECT_EQ(nearest_name(std::string(1000000, 'x'), {"tp"}), "");  // at once
 }
 
-// --- problems
-// --------------------------------------------------------------------------------------------------
+// --- problems ---
 
 TEST(Problems, ReadAsTheContractSays) {
   EXPECT_EQ(to_string({"f.json", "/layout/tp", "0", "an integer"}), "f.json: /layout/tp: 0; an integer");

@@ -102,8 +102,7 @@ struct Recorder {
   }
 };
 
-// --- streams
-// ---------------------------------------------------------------------------------------------------
+// --- streams ---
 
 TEST(Replay, OfNothingTakesNoTime) {
   Graph g;
@@ -190,8 +189,7 @@ TEST(Replay, NamesTheLowestRankOfThoseThatEndLast) {
   EXPECT_EQ(g.replay().last_rank, 1);
 }
 
-// --- the host
-// --------------------------------------------------------------------------------------------------
+// --- the host ---
 
 TEST(Replay, TheHostRunsAhead) {
   Graph g;
@@ -243,8 +241,7 @@ TEST(Replay, ReportsWhenATaskWasReadyButForTheHost) {
   EXPECT_EQ(seen.tasks[1].start, 22);  // 11 launches
 }
 
-// --- messages
-// --------------------------------------------------------------------------------------------------
+// --- messages ---
 
 TEST(Replay, AReceiverWaitsForTheMessage) {
   Graph g(2);
@@ -337,8 +334,7 @@ TEST(Replay, ShowsAMessageToTheReceiver) {
   EXPECT_EQ(seen.messages[0], (std::tuple<std::int32_t, Ticks, Ticks>{1, 10, 14}));
 }
 
-// --- the barrier
-// -----------------------------------------------------------------------------------------------
+// --- the barrier ---
 
 TEST(Replay, AtTheBarrierEveryRankWaitsForAll) {
   Graph g(3);
@@ -379,8 +375,7 @@ TEST(Replay, IsMonotoneInEveryDuration) {
   }
 }
 
-// --- pipelines
-// -------------------------------------------------------------------------------------------------
+// --- pipelines ---
 
 // A pipeline of a schedule: passes of `forward` and `backward` a chunk, messages that cost `transfer` between
 // ranks.

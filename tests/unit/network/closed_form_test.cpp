@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,7 @@
 namespace stepcast::graph_test {
 namespace {
 
-// --- expected distinct groups
-// ----------------------------------------------------------------------------------
+// --- expected distinct groups ---
 
 TEST(DistinctGroups, AreTheOracles) {
   EXPECT_NEAR(distinct_groups(256, 8, 2), 1.9930201154318212,
@@ -43,8 +43,7 @@ TEST(DistinctGroups, GrowWithGroupsAndExperts) {
   }
 }
 
-// --- a network with round numbers
-// ------------------------------------------------------------------------------
+// --- a network with round numbers ---
 
 // One protocol: 10 us and 1 us a step, 100 GB/s on the bus. NICs: 400 Gbit/s = 50 GB/s a GPU, at 0.8 of it:
 // 40 GB/s.
@@ -212,8 +211,7 @@ TEST(ClosedForms, FasterNvlinkThanMeasuredIsFaster) {
   EXPECT_DOUBLE_EQ(seconds(225e9), 13e-6 + 1500e-6);
 }
 
-// --- bytes: laws and oracles
-// -----------------------------------------------------------------------------------
+// --- bytes: laws and oracles ---
 
 TEST(RingBytes, FollowTheLaws) {
   for (const std::int64_t n : {2, 4, 8, 16, 64}) {
@@ -289,8 +287,141 @@ TEST(TokenBytes, AreFewerWithoutDuplicates) {
   EXPECT_LT(once, every);
 }
 
-// --- on the shipped profiles
-// -----------------------------------------------------------------------------------
+// --- bytes of built graphs ---
+
+// What one rank sends in the transfers of a step that `counts` picks.
+double sent_in(const Step& step, const std::function<bool(const Instance&, const Op&)>& counts) {
+  const Profile profile = round_profile();
+  const ClosedForms forms(step.scenario, profile);
+  const auto bytes = [&](const Instance& i, const Op& op) {
+    return op.communicates && counts(i, op) ? sent(forms.cost(op.transfer)) : 0;
+  };
+  return step.sum(bytes, 0);
+}
+
+// 64 heads of 128 over 8 KV heads, one layer, sequences of 32768 tokens; TP 8, CP 4.
+Step long_context(const char* cp_comm) {
+  Json model = dense_model();
+  model["layers"] = 1;
+  model["attention"] = {{"kind", "gqa"}, {"heads", 64}, {"kv_heads", 8}, {"head_dim", 128}};
+  const Json layout = {{"tp", 8}, {"cp", 4}, {"cp_comm", cp_comm}};
+  return Step(scenario_json(model, 32, layout, {{"batch", {{"seq_len", 32768}, {"global", 1}}}}));
+}
+
+double cp_bytes(const char* cp_comm, char phase) {
+  return sent_in(long_context(cp_comm),
+                 [&](const Instance& i, const Op& op) { return i.phase == phase && op.cls == OpClass::kCp; });
+}
+
+constexpr double kKv = 8192.0 * 1 * 2 * 128 * 2;  // (s / c) b (g / t) 2 d 2 bytes: K and V of the local chunk
+
+TEST(ContextParallelBytes, AreTheOracles) {
+  EXPECT_EQ(cp_bytes("p2p", 'F'), 12582912);  // cp_ring_fwd_bytes: 3 KV
+  EXPECT_EQ(cp_bytes("a2a", 'F'), 28311552);  // cp_a2a_fwd_bytes
+  EXPECT_EQ(cp_bytes("allgather", 'F'), 3 * kKv);
+}
+
+// Domain 3.3. Ring: (c - 1) KV and c dKV, which are as large. All-to-all: the same again. All-gather: KV
+// again, and dKV reduced.
+TEST(ContextParallelBytes, OfTheBackwardAreThoseOfTheDomain) {
+  EXPECT_EQ(cp_bytes("p2p", 'B'), 3 * kKv + 4 * kKv);
+  EXPECT_EQ(cp_bytes("a2a", 'B'), 28311552);
+  EXPECT_EQ(cp_bytes("allgather", 'B'), 6 * kKv);
+}
+
+// Unfused attention needs the other ranks' keys and values too.
+TEST(ContextParallelBytes, AreThereWithUnfusedAttention) {
+  const Step step(scenario_json(dense_model(), 8, {{"cp", 2}}, {{"kernels", {{"attention", "unfused"}}}}));
+  EXPECT_GT(sent_in(step, [](const Instance&, const Op& op) { return op.cls == OpClass::kCp; }), 0);
+}
+
+// pp_p2p_bytes: 4096 / 2 x 7168 x 2
+TEST(PipelineBytes, AreTheOracle) {
+  Json model = dense_model();
+  model["hidden"] = 7168;
+  model["attention"] = {{"kind", "mha"}, {"heads", 56}, {"head_dim", 128}};
+  const Step step(scenario_json(model, 4, {{"tp", 2}, {"pp", 2}}, {{"batch", {{"seq_len", 4096}}}}));
+  const Profile profile = round_profile();
+  const ClosedForms forms(step.scenario, profile);
+  for (const Instance& instance : step.graph.instances) {
+    for (const Message& message : instance.send) {
+      if (message.number == kNone) continue;
+      ASSERT_NE(message.op, kNone);
+      EXPECT_EQ(sent(forms.cost(step.graph.ops[static_cast<std::size_t>(message.op)].transfer)), 29360128);
+    }
+  }
+}
+
+// dp_rs_fp32_llama8b_dp8 and dp_ag_bf16_llama8b_dp8, from the graph of a step (the vocabulary needs no
+// padding)
+TEST(DataParallelBytes, OfAStepAreTheOracles) {
+  const Step step(scenario_json("llama-3-8b", 8, Json::object(), {{"batch", {{"seq_len", 8192}}}}));
+  const auto of = [&](Collective collective) {
+    return sent_in(step,
+                   [&](const Instance&, const Op& op) { return is_transfer(op, collective, Group::kDpCp); });
+  };
+  EXPECT_NEAR(of(Collective::kReduceScatter), 28105914368, 28105914368e-12);
+  EXPECT_NEAR(of(Collective::kAllGather), 14052957184, 14052957184e-12);
+}
+
+// a2a_dispatch_bytes_dsv3 and deepep_rdma_bytes_dsv3, from the graph of a step
+TEST(TokenBytes, OfAStepAreTheOracles) {
+  const auto dispatch = [](const Instance& i, const Op& op) {
+    return i.phase == 'F' && is_transfer(op, Collective::kDispatch, Group::kEp);
+  };
+  Json json = deepseek_like(64, 64, {{"batch", {{"seq_len", 4096}, {"global", 64}}}});
+  json["model"]["layers"] = 1;
+  EXPECT_EQ(sent_in(Step(json), dispatch), 462422016);
+  json["moe"] = {{"dispatcher", "deepep"}};
+  const Step step(json);
+  const Profile profile = round_profile();
+  const ClosedForms forms(step.scenario, profile);
+  const double network = step.sum([&](const Instance& i, const Op& op) {
+    return dispatch(i, op) ? forms.cost(op.transfer).network_bytes : 0;
+  });
+  EXPECT_NEAR(network, 272040405.7816999, 272040405.7816999e-9);
+}
+
+// allgather_dispatch_bytes, from the graph of a step. The combine sums in the format of the probabilities
+// (domain 3.2): FP32 with an FP32 router.
+TEST(TokenBytes, OfAStepWithAnAllGatherAreTheDomains) {
+  Json model = moe_model();
+  model["layers"] = 1;
+  model["hidden"] = 4096;
+  model["attention"] = {{"kind", "mha"}, {"heads", 32}, {"head_dim", 128}};
+  for (const std::string router : {"bf16", "fp32"}) {
+    const Step step(scenario_json(model, 8, {{"ep", 8}},
+                                  {{"batch", {{"seq_len", 1024}, {"global", 8}}},
+                                   {"moe", {{"dispatcher", "allgather"}}},
+                                   {"precision", {{"router", router}}}}));
+    const auto of = [&](Collective collective) {
+      return sent_in(step, [&](const Instance& i, const Op& op) {
+        return i.phase == 'F' && is_transfer(op, collective, Group::kEp);
+      });
+    };
+    EXPECT_EQ(of(Collective::kDispatch), 58720256);
+    EXPECT_EQ(of(Collective::kCombine), 58720256 * (router == "fp32" ? 2 : 1)) << router;
+  }
+}
+
+// Over EP 4 x ETP 2 each rank receives the tokens of the 7 others, whatever k (domain 3.2).
+TEST(TokenBytes, OfAnAllGatherOverEpAndEtpAreThoseOfAllRanks) {
+  for (const std::int64_t top_k : {1, 2, 4}) {
+    Json model = moe_model();
+    model["layers"] = 1;
+    model["moe"]["top_k"] = top_k;
+    const Step step(scenario_json(model, 8, {{"ep", 4}, {"etp", 2}},
+                                  {{"batch", {{"global", 8}}}, {"moe", {{"dispatcher", "allgather"}}}}));
+    const double bytes = sent_in(step, [](const Instance& i, const Op& op) {
+      const bool gathers = is_transfer(op, Collective::kDispatch, Group::kEp) ||
+                           is_transfer(op, Collective::kAllGather, Group::kEtp);
+      return i.phase == 'F' && gathers;
+    });
+    EXPECT_EQ(bytes, 2048.0 * 1024 * 2 * 7) << top_k;
+  }
+}
+
+// --- on the shipped profiles ---
 
 struct Shipped {
   Shipped(const std::string& topology, std::int64_t gpus, const Json& layout,

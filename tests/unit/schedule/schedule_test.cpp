@@ -36,8 +36,7 @@ std::vector<std::int64_t> peaks(ScheduleOrder order, const PipelineShape& s) {
 
 using Counts = std::vector<std::int64_t>;
 
-// --- 1F1B
-// ------------------------------------------------------------------------------------------------------
+// --- 1F1B ---
 
 // Domain 5.2: rank r warms up with min(p - r - 1, m) forwards, then alternates F(w + i), B(i), then drains.
 TEST(OneFOneB, AlternatesAfterItsWarmup) {
@@ -64,8 +63,7 @@ TEST(OneFOneB, HoldsWhatTheOraclesSay) {
   EXPECT_EQ(peaks(order_1f1b, shape(4, 2)), (Counts{2, 2, 2, 1}));               // min(m, p - r)
 }
 
-// --- interleaved
-// -----------------------------------------------------------------------------------------------
+// --- interleaved ---
 
 // schedule_table_p2_n3_m5_v2
 TEST(Interleaved, TableRunsInGroups) {
@@ -112,16 +110,14 @@ TEST(Interleaved, TakesOneForwardMoreForExpertOverlap) {
   }
 }
 
-// --- GPipe
-// -----------------------------------------------------------------------------------------------------
+// --- GPipe ---
 
 TEST(Gpipe, RunsAllForwardsThenAllBackwards) {
   EXPECT_EQ(text(order_gpipe(shape(4, 3), 1), 1, 0), "F0.0 F0.1 F0.2 B0.2 B0.1 B0.0");
   EXPECT_EQ(peaks(order_gpipe, shape(4, 5)), (Counts{5, 5, 5, 5}));
 }
 
-// --- every schedule
-// --------------------------------------------------------------------------------------------
+// --- every schedule ---
 
 struct Case {
   const Schedule* schedule;
