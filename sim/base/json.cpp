@@ -74,6 +74,7 @@ Json load_json(const std::filesystem::path& file) {
       throw InputError({file.string(), "", "is too large", fmt::format("at most {} MiB", kMaxBytes >> 20U)});
   }
   if (!stream.eof()) throw InputError({file.string(), "", "cannot be read", "a readable JSON file"});
+  if (text.empty()) throw InputError({file.string(), "", "is empty", "a JSON file"});
   return parse_json(text, file.string());
 }
 

@@ -46,6 +46,11 @@ const CompiledSchema& schema_named(const std::string& name) {
 bool null_has_meaning(const Json& schema) { return schema.value("x-null", false); }
 
 Json without_nulls(const Json& value, const Json& schema) {
+  if (value.is_array() && schema.contains("items")) {
+    Json kept = Json::array();
+    for (const Json& item : value) kept.push_back(without_nulls(item, schema["items"]));
+    return kept;
+  }
   if (!value.is_object() || null_has_meaning(schema)) return value;
   Json kept = Json::object();
   for (const auto& [key, member] : value.items()) {
@@ -223,6 +228,10 @@ Json fill(const Json& value, const Json& schema) {
 
 Json with_defaults(const Json& document, const std::string& name) {
   return fill(document, schema_named(name).text);
+}
+
+Json without_absent(const Json& document, const std::string& name) {
+  return without_nulls(document, schema_named(name).text);
 }
 
 bool schema_has(const std::string& name, const std::string& pointer) {

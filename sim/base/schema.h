@@ -15,6 +15,9 @@ namespace stepcast {
 void check_schema(const Json& document, const std::string& name, const std::string& file,
                   const std::string& prefix, std::vector<Problem>& problems);
 
+// The document without the keys whose value is null, which means "not given".
+Json without_absent(const Json& document, const std::string& name);
+
 // True when `pointer` names a key that the schema describes.
 bool schema_has(const std::string& name, const std::string& pointer);
 

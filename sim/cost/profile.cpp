@@ -36,6 +36,14 @@ GemmRate read_gemm(const Json& j) {
   return r;
 }
 
+// Rates divide.
+double positive(const Json& j, const std::string& pointer) {
+  const double value = j.at(Json::json_pointer(pointer)).get<double>();
+  if (!(value > 0))
+    throw InputError({"", pointer, j.at(Json::json_pointer(pointer)).dump(), "a number above 0"});
+  return value;
+}
+
 // FP32 runs as TF32 where the GPU has it, else as FP32; a format without units of its own is absent.
 const Json* rate_of(const Json& family, const std::string& dtype) {
   if (family.contains(dtype)) return &family[dtype];
@@ -79,7 +87,7 @@ Communication read_communication(const Json& j) {
   c.all_to_all = read_lines(intra, "alltoall");
   c.send_recv = read_lines(intra, "sendrecv");
   const Json& inter = j["inter_node"];
-  c.nic_efficiency = inter["nic_efficiency"]["value"];
+  c.nic_efficiency = positive(j, "/inter_node/nic_efficiency/value");
   c.rdma_latency_s = inter["rdma_latency_s"]["value"];
   c.switch_hop_s = inter["switch_hop_s"]["value"];
   c.ring_base_s = inter["nccl_base_s"]["ring"]["simple"];
@@ -131,11 +139,15 @@ Profile load_profile(const std::filesystem::path& file) {
     read_attention_variants(j["attention"], p);
     p.memory_launch_s = j["memory"]["launch_s"]["value"];
     for (std::size_t k = 0; k < kMemoryKinds.size(); ++k)
-      p.memory_bytes_per_s[k] = j["memory"][kMemoryKinds[k]]["value"];
+      p.memory_bytes_per_s[k] = positive(j, std::string("/memory/") + kMemoryKinds[k] + "/value");
     p.memory_bytes_per_s[static_cast<std::size_t>(MemoryKind::kHostCopy)] = j["host_link"]["h2d_bytes_per_s"];
-    p.sustained_clock = j["sustained_clock"]["value"];
+    p.sustained_clock = positive(j, "/sustained_clock/value");
     p.communication = read_communication(j["communication"]);
     return p;
+  } catch (const InputError& error) {
+    Problem problem = error.problems().front();
+    problem.file = file.string();
+    throw InputError(problem);
   } catch (const Json::exception& error) {
     throw InputError({file.string(), "", std::string("incomplete profile: ") + error.what(),
                       "the keys of the shipped profiles"});

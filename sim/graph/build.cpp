@@ -93,6 +93,7 @@ class Builder {
     const std::vector<PipelineOp> order = schedule->order(shape, rank);
     const bool p2p_overlaps = split_.chunks > 1 && s_.overlap.p2p;
 
+    mark_edges(order);
     std::vector<Instance> instances;
     instances.reserve(order.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -118,10 +119,23 @@ class Builder {
     return instances;
   }
 
-  // First and last micro-batches of a chunk carry the parameter gather and the gradient reduction.
+  // The micro-batch of each chunk that a rank runs forward first, and backward last.
+  void mark_edges(const std::vector<PipelineOp>& order) {
+    const auto chunks = static_cast<std::size_t>(split_.chunks);
+    first_forward_.assign(chunks, kNone);
+    last_backward_.assign(chunks, kNone);
+    for (const PipelineOp& op : order) {
+      const auto chunk = static_cast<std::size_t>(op.chunk);
+      if (op.pass == 'B') last_backward_[chunk] = op.microbatch;
+      if (op.pass == 'F' && first_forward_[chunk] == kNone) first_forward_[chunk] = op.microbatch;
+    }
+  }
+
+  // These carry the parameter gather and the gradient reduction.
   std::int32_t program_of(std::int64_t rank, const PipelineOp& op, const PipelineOp* beside) {
     const auto edge = [&](const PipelineOp& o) {
-      return o.pass == 'F' ? o.microbatch == 0 : o.microbatch == m_ - 1;
+      return (o.pass == 'F' ? first_forward_ : last_backward_)[static_cast<std::size_t>(o.chunk)] ==
+             o.microbatch;
     };
     const std::array<std::int64_t, 6> key = {
         rank, op.pass, op.chunk, edge(op), beside ? beside->chunk : -1, beside ? edge(*beside) : 0};
@@ -172,6 +186,8 @@ class Builder {
   StepGraph graph_;
   ChunkPrograms programs_;
   std::int64_t m_;
+  std::vector<std::int64_t> first_forward_;  // by chunk
+  std::vector<std::int64_t> last_backward_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> p2p_ops_;
   std::map<std::array<std::int64_t, 6>, std::int32_t> built_;
 };

@@ -124,7 +124,7 @@ class Reader {
       // a name stays a name; a path must hold from any folder
       const fs::path profile = resolve_data(scenario_.cluster.calibration, "calib/profiles", beside_, file_,
                                             prefix_ + "/calibration");
-      if (profile.parent_path() != data_folder() / "calib" / "profiles")
+      if (profile != data_folder() / "calib" / "profiles" / (scenario_.cluster.calibration + ".json"))
         scenario_.cluster.calibration = fs::absolute(profile).lexically_normal().string();
     } catch (const InputError& error) {
       problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
@@ -333,7 +333,8 @@ class Reader {
     json_["optimizer"]["grad_dtype"] =
         name_of_bytes(scenario_.optimizer.grad_bytes, scenario_.precision.recipe);
     if (!json_["free"].empty()) scenario_.assumptions.emplace_back("`free` is used by search only");
-    scenario_.resolved = std::make_shared<const Json>(json_);
+    scenario_.resolved =
+        std::make_shared<const Json>(with_defaults(json_, "scenario"));  // in the schema's order
   }
 
   const Json& document_;

@@ -110,8 +110,9 @@ std::vector<RunOutcome> validate_runs(const std::vector<fs::path>& files, int th
   documents.reserve(files.size());
   for (const fs::path& file : files) {
     try {
-      documents.push_back(load_json(file));
-      check_schema(documents.back(), "runs", file.string(), "", problems);
+      const Json document = load_json(file);
+      check_schema(document, "runs", file.string(), "", problems);
+      documents.push_back(without_absent(document, "runs"));
     } catch (const InputError& error) {
       problems.insert(problems.end(), error.problems().begin(), error.problems().end());
     }

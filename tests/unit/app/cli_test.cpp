@@ -66,7 +66,9 @@ TEST(Simulate, ShippedScenariosAnswer) {
                            "host-moe-tiny", "mixtral-8x22b-128xh100", "llama-3.1-405b-1024xh100"}) {
     const Answer answer = run_program(std::string("simulate scenarios/") + name + ".json --json");
     EXPECT_EQ(answer.exit_code, 0) << name << ": " << answer.err;
-    EXPECT_EQ(answer.out.find("nan"), std::string::npos) << name;
+    Json document = Json::parse(answer.out);
+    document["scenario"].erase("free");                                  // where null has a meaning
+    EXPECT_EQ(document.dump().find("null"), std::string::npos) << name;  // what a NaN is printed as
   }
 }
 
@@ -88,6 +90,8 @@ struct Bad {
   std::string arguments;
   std::vector<std::string> says;  // each must be in stderr
 };
+
+void PrintTo(const Bad& bad, std::ostream* out) { *out << bad.name; }
 
 class BadInput : public testing::TestWithParam<Bad> {};
 

@@ -61,13 +61,13 @@ TEST(GemmTime, IsBoundByMemoryWhereItIsFlat) {
   EXPECT_DOUBLE_EQ(kernel_time(gemm(16, 4096, 4096), profile()), 5e-6 + bytes / 1e12);
 }
 
-TEST(GemmTime, ReadsAndWritesTheFp32BufferOfAWeightGradient) {
+TEST(GemmTime, ReadsAndWritesTheBufferOfAWeightGradient) {
   Profile p = profile();
   p.gemm[static_cast<std::size_t>(Dtype::kBf16)].k_half = 0;
   Kernel kernel = gemm(4096, 4096, 16, Role::kWeightGrad);
   const double inputs = 2 * (2 * 4096.0 * 16), result = 4096.0 * 4096;
   EXPECT_DOUBLE_EQ(kernel_time(kernel, p), 5e-6 + (inputs + 2 * result) / 1e12);
-  kernel.accumulate_fp32 = true;
+  kernel.result_bytes = 8;
   EXPECT_DOUBLE_EQ(kernel_time(kernel, p), 5e-6 + (inputs + 8 * result) / 1e12);
 }
 

@@ -24,7 +24,7 @@ class Graph {
   std::uint32_t op(Ticks duration, OpClass cls = OpClass::kGemm) {
     Op op;
     op.cls = cls;
-    op.communicates = is_communication(cls);
+    op.communicates = (cls >= OpClass::kTp && cls <= OpClass::kDp);
     graph_.ops.push_back(op);
     durations_.push_back(duration);
     return static_cast<std::uint32_t>(graph_.ops.size() - 1);
@@ -70,7 +70,7 @@ Task joining(Task task, std::uint8_t streams) {
   return task;
 }
 Task waiting(Task task, std::int32_t event) {
-  task.wait_event = event;
+  task.wait[0] = event;
   return task;
 }
 Task recording(Task task, std::int32_t event) {

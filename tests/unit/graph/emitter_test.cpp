@@ -31,8 +31,8 @@ TEST(Emitter, LetsATransferWaitForTheKernelBeforeAndTheNextKernelForTheTransfer)
   const Program program = emit.take();
   ASSERT_EQ(program.size(), 3u);
   EXPECT_GE(program[0].record_event, 0);
-  EXPECT_EQ(program[1].wait_event, program[0].record_event);
-  EXPECT_EQ(program[2].wait_event, program[1].record_event);
+  EXPECT_EQ(program[1].wait[0], program[0].record_event);
+  EXPECT_EQ(program[2].wait[0], program[1].record_event);
 }
 
 TEST(Emitter, LetsAKernelRunBesideATransferThatItDoesNotNeed) {
@@ -44,9 +44,9 @@ TEST(Emitter, LetsAKernelRunBesideATransferThatItDoesNotNeed) {
   emit.need(arrival);
   emit.kernel(OpClass::kGemm, some_kernel(), 1, "after");
   const Program program = emit.take();
-  EXPECT_EQ(program[2].wait_event, -1);
+  EXPECT_EQ(program[2].wait[0], -1);
   EXPECT_EQ(program[2].joins, 0);
-  EXPECT_EQ(program[3].wait_event, program[1].record_event);
+  EXPECT_EQ(program[3].wait[0], program[1].record_event);
 }
 
 TEST(Emitter, LetsAKernelWaitForTwoTransfers) {
@@ -56,8 +56,8 @@ TEST(Emitter, LetsAKernelWaitForTwoTransfers) {
   emit.need(emit.transfer_async(OpClass::kEp, {}, Stream::kEp, "b"));
   emit.kernel(OpClass::kGemm, some_kernel(), 1, "after");
   const Program program = emit.take();
-  EXPECT_EQ(program[2].wait_event, program[0].record_event);
-  EXPECT_EQ(program[2].joins, bit(Stream::kEp));
+  EXPECT_EQ(program[2].wait[0], program[0].record_event);
+  EXPECT_EQ(program[2].wait[1], program[1].record_event);
 }
 
 TEST(Emitter, CarriesDependenciesIntoTheNextPieceOfAPass) {
@@ -69,11 +69,11 @@ TEST(Emitter, CarriesDependenciesIntoTheNextPieceOfAPass) {
   const Program second = emit.take();
   emit.kernel(OpClass::kGemm, some_kernel(), 1, "after");
   const Program third = emit.take();
-  EXPECT_EQ(second[0].wait_event, first[0].record_event);
-  EXPECT_EQ(third[0].wait_event, second[0].record_event);
+  EXPECT_EQ(second[0].wait[0], first[0].record_event);
+  EXPECT_EQ(third[0].wait[0], second[0].record_event);
 }
 
-TEST(Emitter, SynchronisesTheHostBeforeTheNextKernelOnly) {
+TEST(Emitter, SynchronisesTheHostBeforeTheNextTaskOnly) {
   StepGraph graph;
   Emitter emit(graph);
   emit.host_sync();
@@ -81,8 +81,8 @@ TEST(Emitter, SynchronisesTheHostBeforeTheNextKernelOnly) {
   emit.kernel(OpClass::kGemm, some_kernel(), 1, "a");
   emit.kernel(OpClass::kGemm, some_kernel(), 1, "b");
   const Program program = emit.take();
-  EXPECT_FALSE(program[0].host_sync);
-  EXPECT_TRUE(program[1].host_sync);
+  EXPECT_TRUE(program[0].host_sync);
+  EXPECT_FALSE(program[1].host_sync);
   EXPECT_FALSE(program[2].host_sync);
 }
 

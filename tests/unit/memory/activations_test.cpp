@@ -50,7 +50,7 @@ TEST(Activations, UnfusedNorms) {
 TEST(Activations, UnfusedSwiglu) {
   const Scenario s = scenario(llama70b(), 1);
   Stack unfused = megatron_stack();
-  unfused.elementwise_traffic = 2;
+  unfused.fused_activation = false;
   EXPECT_DOUBLE_EQ(Activations(s, unfused).everything(false) - everything(s, false), kTokens * 2 * 28672);
 }
 
@@ -180,19 +180,20 @@ TEST(Activations, Logits) {
   EXPECT_DOUBLE_EQ(activations.loss_peak(head), kTokens * rows * 14);
   head = {};
   EXPECT_EQ(activations.loss_peak(head), 0);
-  Scenario gathers = s;
-  gathers.software.stack = "aleph-alpha";
+  Stack gathers = megatron_stack(20);
+  gathers.vocab_parallel_loss = false;
   head.head = true;
-  EXPECT_DOUBLE_EQ(Activations(gathers, megatron_stack(20)).loss_peak(head), kTokens * rows * 8 * 20);
+  EXPECT_DOUBLE_EQ(Activations(s, gathers).loss_peak(head), kTokens * rows * 8 * 20);
 }
 
-TEST(Activations, TorchtitanKeepsEverySecondProduct) {
+TEST(Activations, SelectionByOpKeepsEverySecondProduct) {
   Scenario s = scenario(llama70b(), 1);
   s.recompute = {Granularity::kSelective, {"core_attn"}, {}};
-  s.software.stack = "torchtitan";
+  Stack stack = megatron_stack();
+  stack.selective_by_op = true;
   // input, q, attention output, v, gate, down projection's output; log-sum-exp
   const double per_token = 2 * (8192 + 8192 + 8192 + 1024 + 28672 + 8192) + 4 * 64;
-  EXPECT_DOUBLE_EQ(Activations(s, megatron_stack()).kept(false, false), kTokens * per_token);
+  EXPECT_DOUBLE_EQ(Activations(s, stack).kept(false, false), kTokens * per_token);
 }
 
 // Domain 7.1: sorted Zipf placement, E 256, a 0.2: EP8 1.49, EP64 2.09.

@@ -31,7 +31,7 @@ class Timeline {
   // A transfer on its class's stream that starts after the event and records one.
   Task transfer(Ticks duration, OpClass cls, Stream stream, std::int32_t after, std::int32_t done) {
     Task t = task(duration, cls, stream);
-    t.wait_event = after;
+    t.wait[0] = after;
     t.record_event = done;
     return t;
   }
@@ -66,7 +66,7 @@ class Timeline {
   std::uint32_t op(Ticks duration, OpClass cls) {
     Op op;
     op.cls = cls;
-    op.communicates = is_communication(cls);
+    op.communicates = (cls >= OpClass::kTp && cls <= OpClass::kDp);
     graph_.ops.push_back(op);
     durations_.push_back(duration);
     return static_cast<std::uint32_t>(graph_.ops.size() - 1);
@@ -81,7 +81,7 @@ Task launched(Task task, std::uint16_t launches) {
   return task;
 }
 Task waiting(Task task, std::int32_t event) {
-  task.wait_event = event;
+  task.wait[0] = event;
   return task;
 }
 Task recording(Task task, std::int32_t event) {
