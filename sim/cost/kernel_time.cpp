@@ -29,14 +29,18 @@ std::size_t head_class(const Kernel& x) {
 }
 
 double attention_time(const Kernel& x, const Profile& profile) {
-  const AttentionVariant variant = x.variant == AttentionVariant::kAuto ? profile.auto_attention : x.variant;
-  const AttentionRate& r = profile.attention[static_cast<std::size_t>(variant)][head_class(x)];
+  const AttentionRate& r = attention_rate(x, profile);
   const double rate =
       r.fwd_flops_per_s * profile.sustained_clock * (x.role == Role::kForward ? 1 : r.bwd_rate_factor);
   return r.launch_s + x.flops() / rate * (1 + r.seq_half / std::max(1.0, x.seq));
 }
 
 }  // namespace
+
+const AttentionRate& attention_rate(const Kernel& x, const Profile& profile) {
+  const AttentionVariant variant = x.variant == AttentionVariant::kAuto ? profile.auto_attention : x.variant;
+  return profile.attention[static_cast<std::size_t>(variant)][head_class(x)];
+}
 
 double kernel_time(const Kernel& kernel, const Profile& profile) {
   const auto dtype = static_cast<std::size_t>(kernel.dtype);

@@ -12,4 +12,7 @@ namespace stepcast {
 
 double kernel_time(const Kernel& kernel, const Profile& profile);
 
+// The rate that an attention kernel runs at: by its variant and head dimensions.
+const AttentionRate& attention_rate(const Kernel& kernel, const Profile& profile);
+
 }  // namespace stepcast

@@ -1,6 +1,8 @@
 // One duration an op of a graph: kernels by the GPU's profile, transfers by the network's closed forms.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
@@ -13,6 +15,8 @@ namespace stepcast {
 struct OpTimes {
   std::vector<Ticks> ticks;             // by op
   std::vector<TransferCost> transfers;  // by op; zero for kernels
+  std::set<std::string>
+      extrapolated;  // kernel families that the step uses and no measurement of this GPU covers
 };
 
 // Throws InputError when the profile has no rate for a format that the step uses.

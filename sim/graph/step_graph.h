@@ -5,8 +5,7 @@
 //   - the task launched before it on that stream,
 //   - everything launched so far on the streams in `joins` (cudaStreamWaitEvent on their tails),
 //   - the events in `wait` (earlier tasks' completions), and
-//   - the host's launch of it: the host is busy `launches` x launch time, and with `host_sync` it first waits
-//   for
+//   - the host's launch of it: the host is busy `launches` x launch time, and with `host_sync` it first waits for
 //     everything launched so far on the compute stream.
 // An *instance* runs a program once on a rank, after a message from another rank and before sending one. The
 // list of all instances is in an order in which every message is sent before it is received, so one scan

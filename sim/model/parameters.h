@@ -1,10 +1,13 @@
-// Exact parameter counts (domain formulas; h hidden, n heads, g KV heads, d head dim, E experts, k top-k):
-//   MHA/GQA   h n d + 2 h g d + n d h, plus QKV bias (n + 2 g) d, output bias h, QK-norm 2 d or n d + g d,
-//   sinks n MLA       h q_l + q_l + q_l n (d_n + d_r) + h (kv_l + d_r) + kv_l + kv_l n (d_n + d_v) + n d_v h
-//             (without q-LoRA the first three terms become h n (d_n + d_r))
-//   dense FFN gamma h f (+ biases); MoE E gamma h f_e + h E + gamma h f_s plus optional biases, gate, latent
-//   projections MTP       2 h^2 + 3 h + one layer of the last layer's kind; embedding and head are shared
-//   with the main model
+// Exact parameter counts. h hidden, n heads, g KV heads, d head dimension, E experts, k top-k, f widths, gamma matrices of
+// an FFN (3 gated, 2 not), q_l and kv_l the ranks and d_n, d_r, d_v the head dimensions of MLA:
+//
+//   MHA, GQA   h n d + 2 h g d + n d h; QKV bias (n + 2 g) d, output bias h, QK-norm 2 d or n d + g d, sinks n
+//   MLA        h q_l + q_l + q_l n (d_n + d_r) + h (kv_l + d_r) + kv_l + kv_l n (d_n + d_v) + n d_v h
+//              (without a q rank the first three terms become h n (d_n + d_r))
+//   dense FFN  gamma h f (and biases)
+//   MoE        E gamma h f_e + h E + gamma h f_s; biases, gate, latent projections
+//   MTP        2 h^2 + 3 h + one layer of the last layer's kind; embedding and head are shared with the main model
+//
 // Active parameters count k experts instead of E, and both embeddings.
 #pragma once
 

@@ -1,6 +1,7 @@
 #include "result/forecast.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <map>
@@ -136,6 +137,9 @@ Forecast forecast(const Scenario& s) {
 
   const StepGraph graph = build_step(s, split, s.stack);
   const OpTimes times = op_times(graph, profile, ClosedForms(s, profile));
+  if (!times.extrapolated.empty())
+    f.assumptions.push_back(
+        fmt::format("extrapolated, not measured on this GPU: {}", fmt::join(times.extrapolated, ", ")));
   const ReplayInput input{graph, times.ticks, ticks(s.stack.launch_s)};
   const ReplayResult plain = replay(input);
   f.step_time_s = seconds(plain.makespan);

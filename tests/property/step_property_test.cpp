@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/random.h"
 #include "engine/durations.h"
 #include "engine/replay.h"
 #include "result/document.h"
+#include "support/random.h"
 #include "unit/graph/scenarios.h"
 
 namespace stepcast::graph_test {

@@ -1,6 +1,6 @@
 // The memory oracles of the project (domain_oracles.json, category memory), by id: from the closed forms, or
 // from the ledger's own functions where these say the same.
-#include "memory/closed_forms.h"
+#include "support/closed_forms.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "memory/closed_forms.h"
+#include "support/closed_forms.h"
 
 #include <algorithm>
 
