@@ -17,8 +17,8 @@ Json load_json(const std::filesystem::path& file);
 // The same for text that stands for a file called `name`.
 Json parse_json(std::string_view text, const std::string& name);
 
-// Writes to a temporary name beside `file` and renames, so that `file` is always whole. Throws InputError.
-void write_file(const std::filesystem::path& file, std::string_view text);
+// Writes to a temporary name and renames, so that the file is always whole; a pipe or device is written as it is. Throws InputError.
+void write_file(const std::filesystem::path& name, std::string_view text);
 
 // "/layout/tp" + "x/y" -> "/layout/tp/x~1y"
 std::string child_pointer(const std::string& pointer, const std::string& key);

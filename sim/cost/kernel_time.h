@@ -13,6 +13,6 @@ namespace stepcast {
 double kernel_time(const Kernel& kernel, const Profile& profile);
 
 // The rate that an attention kernel runs at: by its variant and head dimensions.
-const AttentionRate& attention_rate(const Kernel& kernel, const Profile& profile);
+const AttentionRate& attention_rate(const Kernel& x, const Profile& profile);
 
 }  // namespace stepcast

@@ -101,7 +101,4 @@ Profile load_profile(const std::filesystem::path& file);
 // The same kernels with this memory and host link bandwidth (bytes/s): memory-bound rates scale with them.
 Profile with_bandwidth(Profile profile, double hbm_bytes_per_s, double host_link_bytes_per_s);
 
-// The same kernels with this memory and host link bandwidth (bytes/s): memory-bound rates scale with it.
-Profile with_bandwidth(Profile profile, double hbm_bytes_per_s, double host_link_bytes_per_s);
-
 }  // namespace stepcast

@@ -395,7 +395,7 @@ Program ChunkPrograms::gradient_sync(std::int64_t rank) {
   }
   // local sum of squares, for which everything before must be done
   memory(program, OpClass::kOptimizer, MemoryKind::kOptimizer, grad_bytes * shard(held), 4, "grad_norm");
-  program.back().joins |= bit(Stream::kDp) | bit(Stream::kTp) | bit(Stream::kSend);
+  if (!program.empty()) program.back().joins |= bit(Stream::kDp) | bit(Stream::kTp) | bit(Stream::kSend);
   return program;
 }
 

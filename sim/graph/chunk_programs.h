@@ -16,8 +16,9 @@ class ChunkPrograms {
  public:
   ChunkPrograms(StepGraph& graph, const Scenario& scenario, const StageSplit& split, const Stack& stack);
 
-  Program forward(std::int64_t stage, bool first_microbatch);
-  Program backward(std::int64_t stage, bool last_microbatch);
+  // q: the stage in model order
+  Program forward(std::int64_t q, bool first_microbatch);
+  Program backward(std::int64_t q, bool last_microbatch);
   // Forward of one micro-batch with the backward of another, layer by layer, so that the expert all-to-all of each
   // runs beside the other's compute (Megatron's combined 1F1B).
   Program overlapped(std::int64_t forward_stage, bool first, std::int64_t backward_stage, bool last);
@@ -51,7 +52,7 @@ class ChunkPrograms {
   void quantise_weights(Program& program, const HeldParameters& held);
   void append_forward_ends(Program& program, std::int64_t q, bool before_layers);
   void append_backward_ends(Program& program, std::int64_t q, bool before_layers);
-  bool bucketed(std::int64_t stage) const;
+  bool bucketed(std::int64_t q) const;
   double bucket_elements() const;
   bool zero3() const { return s_.sharding.zero_stage == 3; }
 

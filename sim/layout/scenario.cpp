@@ -153,11 +153,11 @@ class Reader {
     l.ep = given["ep"];
     l.etp = scenario_.model.moe ? given.value("etp", l.tp) : std::int64_t{1};
     if (given.contains("etp") && !scenario_.model.moe && given["etp"] != 1)
-      scenario_.assumptions.push_back("layout.etp has no meaning without experts");
+      scenario_.assumptions.emplace_back("layout.etp has no meaning without experts");
     l.sequence_parallel = given["sequence_parallel"];
     if (l.sequence_parallel && l.tp == 1) {
       l.sequence_parallel = false;
-      scenario_.assumptions.push_back("sequence parallelism is off at TP 1");
+      scenario_.assumptions.emplace_back("sequence parallelism is off at TP 1");
     }
     l.stages = given.value("stages", std::string());
     l.cp_comm = enum_of<CpComm>(given["cp_comm"], kCpComms);

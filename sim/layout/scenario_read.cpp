@@ -74,7 +74,9 @@ std::int64_t saturating_product(std::initializer_list<std::int64_t> factors) {
   return product;
 }
 
-void read_simple_sections(const Json& j, Scenario& s) {
+void read_simple_sections(const Json& document, Scenario& scenario) {
+  const Json& j = document;
+  Scenario& s = scenario;
   const Json& batch = j["batch"];
   s.batch.seq_len = batch["seq_len"];
   s.batch.global = batch["global"];

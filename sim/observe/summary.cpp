@@ -193,10 +193,11 @@ using Out = std::back_insert_iterator<std::string>;
 void error_table(Out out, const std::string& title, const Json& table) {
   fmt::format_to(out, "{:<64} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}\n", title, "n", "mean", "median", "p90",
                  "max", "bias");
-  for (const auto& [name, s] : table.items()) {
+  for (const auto& row : table.items()) {
+    const Json& s = row.value();
     if (s["n"] == 0) continue;
     const auto percent = [&](const char* key) { return 100 * s[key].get<double>(); };
-    fmt::format_to(out, "  {:<62.62} {:>5} {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>+6.1f}%\n", name,
+    fmt::format_to(out, "  {:<62.62} {:>5} {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>+6.1f}%\n", row.key(),
                    s["n"].get<int>(), percent("mean_abs_error"), percent("median_abs_error"),
                    percent("p90_abs_error"), percent("max_abs_error"), percent("bias"));
   }

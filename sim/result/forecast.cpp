@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/data_folder.h"
+#include "base/units.h"
 #include "engine/durations.h"
 #include "engine/replay.h"
 #include "graph/build.h"
@@ -61,7 +62,7 @@ double executed_flops(const StepGraph& graph, const Scenario& s) {
   double sum = 0;
   for (const Instance& instance : graph.instances)
     sum += of_program[static_cast<std::size_t>(instance.program)];
-  return sum * static_cast<double>(s.cluster.gpus / s.layout.pp);
+  return sum * real(s.cluster.gpus) / real(s.layout.pp);
 }
 
 Traffic traffic_of(const StepGraph& graph, const OpTimes& times, std::int32_t rank) {

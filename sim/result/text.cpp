@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iterator>
 
 #include "base/json.h"
@@ -56,7 +57,7 @@ void loss_table(Out out, const Forecast& f) {
     if (value <= 0) continue;
     const double share = value / f.step_time_s;
     fmt::format_to(out, "  {:<14} {:>9.4f} s  {:>5.1f} %  {}\n", name, value, 100 * share,
-                   std::string(static_cast<std::size_t>(share * 50 + 0.5), '#'));
+                   std::string(static_cast<std::size_t>(std::lround(share * 50)), '#'));
   }
   fmt::format_to(out, "  {:<14} {:>9.4f} s  {:>5.1f} %\n\n", "step", f.breakdown.total(), 100.0);
 }

@@ -65,7 +65,9 @@ Json random_scenario(Random& r) {
       {"software", {{"stack", r.pick<std::string>({"megatron-lm", "fsdp", "torchtitan"})}}}};
   if (r.one_in(5)) changes["sharding"]["scope"] = "node";
   if (experts && r.one_in(4)) changes["moe"]["routing"] = {{"kind", "zipf"}, {"s", 0.5}};
-  return scenario_json(experts ? moe_model() : dense_model(), gpus, layout, changes);
+  Json model = experts ? moe_model() : dense_model();
+  model["layers"] = r.pick<std::int64_t>({8, 8, 8, 1, 2, 5});
+  return scenario_json(model, gpus, layout, changes);
 }
 
 std::optional<Scenario> read_if_legal(const Json& json) {
@@ -237,14 +239,14 @@ TEST(EveryScenario, WithExpertOverlapIsForecastOrRefused) {
   EXPECT_GT(forecasts, 100);
 }
 
-// Full recompute costs time and saves memory.
+// Full recompute executes more and saves memory. It costs time unless it hides under the transfers of ZeRO-3.
 TEST(EveryStep, TakesLongerAndLessMemoryWithRecompute) {
   for_legal(11, kLegal / 2, [](const Json& json, const Scenario&) {
     Json none = json, full = json;
     none["recompute"] = {{"granularity", "none"}};
     full["recompute"] = {{"granularity", "full"}};
     const Forecast plain = forecast(read(none)), recomputed = forecast(read(full));
-    EXPECT_GT(recomputed.step_time_s, plain.step_time_s);
+    EXPECT_GE(recomputed.step_time_s, plain.step_time_s);
     EXPECT_GT(recomputed.hfu * recomputed.step_time_s, plain.hfu * plain.step_time_s);
     EXPECT_LE(recomputed.memory.peak().device, plain.memory.peak().device * (1 + 1e-12));
   });

@@ -224,6 +224,22 @@ TEST(Graph, IsWellFormed) {
       }
 }
 
+// Fewer layers than stages: some ranks hold no parameters at all.
+TEST(Graph, IsWellFormedWhereARankHoldsNothing) {
+  for (const std::int64_t layers : {1, 2}) {
+    for (const Json& layout : {Json{{"pp", 4}}, Json{{"pp", 8}}, Json{{"tp", 2}, {"pp", 4}},
+                               Json{{"pp", 4}, {"vpp", 2}}, Json{{"pp", 4}, {"schedule", "gpipe"}}}) {
+      for (const Json& changes : kChanges) {
+        if (layout.contains("vpp") && changes.contains("overlap")) continue;
+        Json model = dense_model();
+        model["layers"] = layers;
+        const Step step(scenario_json(model, 16, layout, changes));
+        expect_well_formed(step, layout.dump() + changes.dump());
+      }
+    }
+  }
+}
+
 TEST(Graph, OfShippedScenariosIsWellFormed) {
   for (const auto& file : shipped_scenarios()) expect_well_formed(Step(load_scenario(file)), file);
 }
