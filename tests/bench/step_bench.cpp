@@ -1,5 +1,5 @@
-// How long a step takes to build and to replay, a task. `Limit` is the least that any replay must do for each
-// task: load a duration, take a maximum, add, store a clock; the ratio Replay / Limit in one run says how far
+// How long a step takes to build and to replay, a task. `limit` is the least that any replay must do for each
+// task: load a duration, take a maximum, add, store a clock; the ratio replay_step / limit in one run says how far
 // the replay is from it.
 #include <benchmark/benchmark.h>
 
@@ -18,11 +18,11 @@ namespace {
 
 Scenario scenario() { return load_scenario(data_folder() / "scenarios" / "moe-1.8t-1024xh100.json"); }
 
-void Load(benchmark::State& state) {
+void load(benchmark::State& state) {
   for (auto unused : state) benchmark::DoNotOptimize(scenario());
 }
 
-void Build(benchmark::State& state) {
+void build(benchmark::State& state) {
   const Scenario s = scenario();
   const StageSplit split = split_of(s);
   std::uint64_t tasks = 0;
@@ -30,7 +30,7 @@ void Build(benchmark::State& state) {
   state.SetItemsProcessed(static_cast<std::int64_t>(tasks));
 }
 
-void Replay(benchmark::State& state) {
+void replay_step(benchmark::State& state) {
   const Scenario s = scenario();
   const StepGraph graph = build_step(s, split_of(s), s.stack);
   const std::vector<Ticks> durations(graph.ops.size(), 1000);
@@ -39,7 +39,7 @@ void Replay(benchmark::State& state) {
   state.SetItemsProcessed(static_cast<std::int64_t>(tasks));
 }
 
-void Limit(benchmark::State& state) {
+void limit(benchmark::State& state) {
   const Scenario s = scenario();
   const StepGraph graph = build_step(s, split_of(s), s.stack);
   const std::vector<Ticks> durations(graph.ops.size(), 1000);
@@ -57,15 +57,15 @@ void Limit(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * tasks);
 }
 
-void WholeForecast(benchmark::State& state) {
+void whole_forecast(benchmark::State& state) {
   for (auto unused : state) benchmark::DoNotOptimize(forecast(scenario()).step_time_s);
 }
 
-BENCHMARK(Load)->Unit(benchmark::kMillisecond);
-BENCHMARK(Build)->Unit(benchmark::kMillisecond);
-BENCHMARK(Replay)->Unit(benchmark::kMillisecond);
-BENCHMARK(Limit)->Unit(benchmark::kMillisecond);
-BENCHMARK(WholeForecast)->Unit(benchmark::kMillisecond);
+BENCHMARK(load)->Unit(benchmark::kMillisecond);
+BENCHMARK(build)->Unit(benchmark::kMillisecond);
+BENCHMARK(replay_step)->Unit(benchmark::kMillisecond);
+BENCHMARK(limit)->Unit(benchmark::kMillisecond);
+BENCHMARK(whole_forecast)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace stepcast

@@ -35,7 +35,7 @@ inline Answer run_program(const std::string& arguments, const std::string& folde
 }
 
 inline std::string write_temporary(const std::string& name, const std::string& text) {
-  const std::string file = testing::TempDir() + "stepcast_" + std::to_string(::getpid()) + "_" + name;
+  std::string file = testing::TempDir() + "stepcast_" + std::to_string(::getpid()) + "_" + name;
   std::ofstream(file) << text;
   return file;
 }

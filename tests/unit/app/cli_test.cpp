@@ -91,7 +91,10 @@ struct Bad {
   std::vector<std::string> says;  // each must be in stderr
 };
 
-void PrintTo(const Bad& bad, std::ostream* out) { *out << bad.name; }
+// GoogleTest looks for this name.
+void PrintTo(const Bad& bad, std::ostream* out) {
+  *out << bad.name;
+}  // NOLINT(readability-identifier-naming)
 
 class BadInput : public testing::TestWithParam<Bad> {};
 
