@@ -92,7 +92,7 @@ struct Bad {
 };
 
 // GoogleTest looks for this name.
-void PrintTo(const Bad& bad, std::ostream* out) {
+void PrintTo(const Bad& bad, std::ostream* out) {  // NOLINT(readability-identifier-naming)
   *out << bad.name;
 }  // NOLINT(readability-identifier-naming)
 
