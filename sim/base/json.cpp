@@ -104,6 +104,8 @@ void write_file(const std::filesystem::path& name, std::string_view text) {
   throw InputError({name.string(), "", "cannot be written: " + reason, "a path in a writable folder"});
 }
 
+std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 std::string child_pointer(const std::string& pointer, const std::string& key) {
   std::string escaped;
   for (const char c : key) {

@@ -20,6 +20,9 @@ Json parse_json(std::string_view text, const std::string& name);
 // Writes to a temporary name and renames, so that the file is always whole; a pipe or device is written as it is. Throws InputError.
 void write_file(const std::filesystem::path& name, std::string_view text);
 
+// A value in one line for messages; bytes that are no UTF-8 are replaced.
+std::string text_of(const Json& value);
+
 // "/layout/tp" + "x/y" -> "/layout/tp/x~1y"
 std::string child_pointer(const std::string& pointer, const std::string& key);
 

@@ -65,7 +65,7 @@ Json without_nulls(const Json& value, const Json& schema) {
 }
 
 std::string short_text(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = text_of(value);
   if (text.size() <= 60) return text;
   std::size_t end = 57;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U)

@@ -86,7 +86,7 @@ void apply(const Json& document, const std::string& until, Stack& result) {
   for (const Json& entry : document["entries"]) {
     if (!first && entry["date"].get<std::string>() > until) break;
     first = false;
-    result.date = entry["date"];
+    result.date = std::max(result.date, entry["date"].get<std::string>());
     if (entry.contains("attention")) result.attention = entry["attention"];
     const auto value = [&](const char* section, const char* name) {
       const bool given = entry.contains(section) && entry[section].contains(name);

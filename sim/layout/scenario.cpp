@@ -169,7 +169,7 @@ class Reader {
     for (const auto& [key, derived] : {std::pair{"dp", l.dp}, std::pair{"edp", l.edp}}) {
       if (given.contains(key) && given[key] != derived)
         add(fmt::format("/layout/{}", key),
-            fmt::format("{} does not follow from the other sizes", given[key].dump()),
+            fmt::format("{} does not follow from the other sizes", text_of(given[key])),
             fmt::format("{}, or leave it out", derived));
     }
   }
@@ -279,7 +279,7 @@ class Reader {
       if (!schema_has("scenario", pointer))
         add(at, "is no key of a scenario", "a JSON pointer such as /layout/tp");
       if (!values.is_null() && (!values.is_array() || values.empty()))
-        add(at, values.dump(), "null (every legal value) or a list of values");
+        add(at, text_of(values), "null (every legal value) or a list of values");
     }
     if (scenario_.moe.routing.kind == RoutingKind::kZipf && !json_["moe"]["routing"].contains("s"))
       add("/moe/routing/s", "missing", "the exponent of zipf, a number from 0 to 10");

@@ -160,7 +160,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 std::string short_text(const Json& value) {
-  std::string text = value.dump();
+  std::string text = text_of(value);
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 

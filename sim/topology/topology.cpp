@@ -104,7 +104,7 @@ std::optional<fs::path> find_topology(const Json& object, const std::string& fil
   if (!given(object, "topology")) {
     problems.push_back({file, pointer, "missing", allowed});
   } else if (!object["topology"].is_string()) {
-    problems.push_back({file, pointer, object["topology"].dump(), allowed});
+    problems.push_back({file, pointer, text_of(object["topology"]), allowed});
   } else {
     return resolve_data(object["topology"], "topologies", beside, file, pointer);
   }
@@ -130,7 +130,7 @@ std::int64_t read_gpus(const Json& object, const std::string& file, const std::s
   }
   const Json& gpus = object["gpus"];
   if (gpus.is_number_integer() && gpus.get<double>() >= 1 && gpus.get<double>() <= kMaxGpus) return gpus;
-  problems.push_back({file, prefix + "/gpus", gpus.dump(), allowed});
+  problems.push_back({file, prefix + "/gpus", text_of(gpus), allowed});
   return 1;
 }
 
@@ -152,7 +152,7 @@ Json read_overrides(const Json& object, const std::string& file, const std::stri
   if (!given(object, "overrides")) return Json::object();
   const Json& overrides = object["overrides"];
   if (!overrides.is_object()) {
-    problems.push_back({file, prefix, overrides.dump(), "an object"});
+    problems.push_back({file, prefix, text_of(overrides), "an object"});
     return Json::object();
   }
   check_override_keys(overrides, file, prefix, problems);
@@ -266,7 +266,7 @@ Cluster read_cluster(const Json& object, const std::string& file, std::vector<Pr
                      const fs::path& beside, const std::string& prefix) {
   Cluster cluster;
   if (!object.is_object()) {
-    problems.push_back({file, prefix, object.dump(), "an object with topology and gpus"});
+    problems.push_back({file, prefix, text_of(object), "an object with topology and gpus"});
     return cluster;
   }
   const std::size_t before = problems.size();

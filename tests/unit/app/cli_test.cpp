@@ -94,7 +94,7 @@ struct Bad {
 // GoogleTest looks for this name.
 void PrintTo(const Bad& bad, std::ostream* out) {  // NOLINT(readability-identifier-naming)
   *out << bad.name;
-}  // NOLINT(readability-identifier-naming)
+}
 
 class BadInput : public testing::TestWithParam<Bad> {};
 
@@ -142,6 +142,13 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"endless_model", "simulate " + kBig + " --set /model/layers=1000000000", {"/layers: 1000000000"}},
         Bad{"endless_batch", "simulate " + kBig + " --set /batch/global=16777216", {"tasks in a step"}},
         Bad{"bad_utf8", "simulate " + kBig + " --set $'/layout/schedule=\\xff\\xfe'", {"/layout/schedule"}},
+        Bad{"bad_utf8_in_hf",
+            "simulate " +
+                fixture("hf.json",
+                        R"({"model": {"model_type": "llama"}, "cluster": {"topology": "dgx-h100", "gpus": 8},
+             "batch": {"seq_len": 128, "global": 8}})") +
+                " --set $'/model/num_hidden_layers=a\xff'",
+            {"num_hidden_layers"}},
         Bad{"no_pointer", "simulate " + kBig + " --set layout.tp=3", {"--set", "/pointer=value"}},
         Bad{"no_topology", "simulate " + kBig + " --set /cluster/topology=dgx-h1000", {"dgx-h100,"}},
         Bad{"no_profile", "simulate " + kBig + " --set /calibration=h1000", {"h100-sxm"}},
