@@ -6,7 +6,7 @@ set -euo pipefail
 packages=()
 for group in "$@"; do
   case "$group" in
-    build) packages+=(g++ cmake ninja-build ccache nlohmann-json3-dev libvalijson-dev libcli11-dev libfmt-dev libtbb-dev libssl-dev) ;;
+    build) packages+=(g++ cmake ninja-build ccache nlohmann-json3-dev libvalijson-dev libcli11-dev libfmt-dev libtbb-dev libssl-dev libyaml-cpp-dev) ;;
     test) packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev) ;;
     check) packages+=(git clang-format-14 clang-tidy-14) ;;
     *) echo "$0: unknown group '$group'" >&2; exit 2 ;;

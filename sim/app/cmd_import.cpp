@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/import_megatron.h"
 #include "base/json.h"
 #include "model/hf_import.h"
 
@@ -73,6 +74,7 @@ void add_import(CLI::App& app, int& exit_code) {
   import->require_subcommand(1);
   import->footer("Example:\n  stepcast import hf tests/data/hf/deepseek_v3.json");
   add_import_hf(*import, exit_code);
+  add_import_megatron(*import, exit_code);
 }
 
 }  // namespace stepcast

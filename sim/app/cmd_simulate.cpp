@@ -4,8 +4,8 @@
 
 #include "app/commands.h"
 #include "base/json.h"
-#include "memory/advice.h"
 #include "result/document.h"
+#include "result/memory_view.h"
 
 namespace stepcast {
 namespace {
@@ -27,10 +27,8 @@ int run(const Options& options) {
     fmt::print("{}\n", document.dump(1, ' ', false, Json::error_handler_t::replace));
   } else {
     fmt::print("{}", result_text(scenario, f));
-    if (!f.memory.fits()) {
-      fmt::print("\nwhat would make it fit\n");
-      for (const std::string& line : what_would_fit(scenario, f.memory)) fmt::print("  - {}\n", line);
-    }
+    const std::string out = ways_out(scenario, f.memory);
+    if (!out.empty()) fmt::print("\n{}", out);
     fmt::print("\nsimulated {} tasks on {} ranks (folded) in {:.0f} ms\n", f.tasks, f.ranks_simulated,
                1e3 * wall.count());
   }

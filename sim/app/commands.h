@@ -10,6 +10,7 @@ void add_init(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
 void add_validate(CLI::App& app, int& exit_code);
 void add_import(CLI::App& app, int& exit_code);
+void add_export(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 
 }  // namespace stepcast

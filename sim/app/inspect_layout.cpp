@@ -1,5 +1,5 @@
-// `stepcast inspect layout`: parallel sizes, what each pipeline stage holds, and where the groups of a rank
-// lie.
+// `stepcast inspect layout`: parallel sizes, what each pipeline stage holds, where the groups of a rank lie,
+// and the memory of each pipeline rank. Nothing is simulated, so any legal scenario has an answer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "layout/groups.h"
 #include "layout/scenario.h"
 #include "layout/stage_split.h"
+#include "memory/advice.h"
+#include "result/memory_view.h"
 
 namespace stepcast {
 namespace {
@@ -113,7 +116,38 @@ Json groups_json(const Scenario& scenario, std::int64_t rank) {
   return groups;
 }
 
-Json report_json(const Scenario& scenario, const StageSplit& split, std::int64_t rank) {
+// What the ledger has to add to the notes of the scenario.
+struct Notes {
+  std::vector<std::string> warnings;
+  std::vector<std::string> assumptions;
+};
+
+// The ledger, or why there is none.
+struct Memory {
+  std::optional<MemoryReport> report;
+  std::string why;
+};
+
+Memory memory_of(const Scenario& scenario, const StageSplit& split) {
+  try {
+    return {memory_report(scenario, split, scenario.stack), ""};
+  } catch (const NotSimulated& error) {
+    return {std::nullopt, error.what()};
+  }
+}
+
+Notes notes_of(const Scenario& scenario, const Memory& memory) {
+  Notes notes{scenario.warnings, scenario.assumptions};
+  if (!memory.report) {
+    notes.warnings.push_back("no memory forecast: " + memory.why);
+    return notes;
+  }
+  for (const std::string& line : memory_warnings(*memory.report)) notes.warnings.push_back(line);
+  for (const std::string& line : memory_assumptions(scenario)) notes.assumptions.push_back(line);
+  return notes;
+}
+
+Json report_json(const Scenario& scenario, const StageSplit& split, const Memory& memory, std::int64_t rank) {
   Json report;
   report["schema"] = "stepcast/layout-report/1";
   report["name"] = scenario.name;
@@ -126,8 +160,13 @@ Json report_json(const Scenario& scenario, const StageSplit& split, std::int64_t
   report["rank"] = rank;
   report["pp_rank"] = pp_rank_of(scenario, rank);
   report["groups"] = groups_json(scenario, rank);
-  report["warnings"] = scenario.warnings;
-  report["assumptions"] = scenario.assumptions;
+  if (memory.report) {
+    report["fits"] = memory.report->fits();
+    report["memory"] = memory_json(*memory.report);
+  }
+  const Notes notes = notes_of(scenario, memory);
+  report["warnings"] = notes.warnings;
+  report["assumptions"] = notes.assumptions;
   return report;
 }
 
@@ -212,6 +251,12 @@ void print_groups(const Scenario& scenario, const StageSplit& split, std::int64_
   }
 }
 
+void print_memory(const Scenario& scenario, const MemoryReport& memory) {
+  fmt::print("\n{}\n{}", memory_verdict(memory), memory_table(memory));
+  const std::string out = ways_out(scenario, memory);
+  if (!out.empty()) fmt::print("\n{}", out);
+}
+
 void print_notes(const char* title, const std::vector<std::string>& notes) {
   if (notes.empty()) return;
   fmt::print("\n{}\n", title);
@@ -224,17 +269,19 @@ void inspect_layout(const InspectLayoutOptions& options) {
   if (options.rank < 0 || options.rank > last)
     throw InputError({"--rank", "", fmt::format("no rank {}", options.rank), fmt::format("0 to {}", last)});
   const StageSplit split = split_of(scenario);
+  const Memory memory = memory_of(scenario, split);
   if (options.json) {
-    fmt::print(
-        "{}\n",
-        report_json(scenario, split, options.rank).dump(2, ' ', false, Json::error_handler_t::replace));
+    const Json report = report_json(scenario, split, memory, options.rank);
+    fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
     return;
   }
   print_sizes(scenario);
   print_stages(scenario, split);
   print_groups(scenario, split, options.rank);
-  print_notes("Warnings", scenario.warnings);
-  print_notes("Assumptions", scenario.assumptions);
+  if (memory.report) print_memory(scenario, *memory.report);
+  const Notes notes = notes_of(scenario, memory);
+  print_notes("Warnings", notes.warnings);
+  print_notes("Assumptions", notes.assumptions);
 }
 
 }  // namespace
@@ -242,7 +289,7 @@ void inspect_layout(const InspectLayoutOptions& options) {
 void add_inspect_layout(CLI::App& inspect, int& exit_code) {
   const auto options = std::make_shared<InspectLayoutOptions>();
   CLI::App* command =
-      inspect.add_subcommand("layout", "Parallel groups, the nodes they span, and pipeline stages");
+      inspect.add_subcommand("layout", "Parallel groups, the nodes they span, pipeline stages, and memory");
   command->add_option("scenario", options->scenario, "Scenario file")->required();
   command->add_option("--set", options->set, "Change a key before reading: /layout/tp=8 (repeatable)")
       ->allow_extra_args(false);

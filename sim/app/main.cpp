@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
     stepcast::add_validate(app, exit_code);
     stepcast::add_inspect(app, exit_code);
     stepcast::add_import(app, exit_code);
+    stepcast::add_export(app, exit_code);
     stepcast::add_init(app, exit_code);
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
   } catch (const stepcast::InputError& error) {
     for (const auto& problem : error.problems())
       fmt::print(stderr, "error: {}\n", stepcast::to_string(problem));
+    for (const auto& hint : error.hints()) fmt::print(stderr, "hint: {}\n", hint);
     return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: internal: {}\n", error.what());

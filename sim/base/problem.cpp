@@ -13,7 +13,8 @@ std::string to_string(const Problem& problem) {
   return text;
 }
 
-InputError::InputError(std::vector<Problem> problems) : problems_(std::move(problems)) {
+InputError::InputError(std::vector<Problem> problems, std::vector<std::string> hints)
+    : problems_(std::move(problems)), hints_(std::move(hints)) {
   for (const Problem& problem : problems_) {
     if (!text_.empty()) text_ += '\n';
     text_ += to_string(problem);

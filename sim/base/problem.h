@@ -21,13 +21,16 @@ std::string to_string(const Problem& problem);
 
 class InputError : public std::exception {
  public:
-  explicit InputError(std::vector<Problem> problems);
+  // `hints` are sentences on what would be right, beyond each problem's own; no part of what().
+  explicit InputError(std::vector<Problem> problems, std::vector<std::string> hints = {});
   explicit InputError(Problem problem) : InputError(std::vector<Problem>{std::move(problem)}) {}
   const std::vector<Problem>& problems() const { return problems_; }
+  const std::vector<std::string>& hints() const { return hints_; }
   const char* what() const noexcept override { return text_.c_str(); }
 
  private:
   std::vector<Problem> problems_;
+  std::vector<std::string> hints_;
   std::string text_;
 };
 

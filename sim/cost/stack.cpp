@@ -32,6 +32,10 @@ constexpr std::array kConstants = {
     Constant{"logits_bytes", &Stack::logits_bytes},
     Constant{"layer_graph_launches", &Stack::layer_graph_launches},
     Constant{"layer_graph_moe_launches", &Stack::layer_graph_moe_launches},
+    Constant{"cuda_graph_bytes", &Stack::cuda_graph_bytes},
+    Constant{"cuda_graph_pipeline_bytes", &Stack::cuda_graph_pipeline_bytes},
+    Constant{"offload_min_elements", &Stack::offload_min_elements},
+    Constant{"offload_groups_in_flight", &Stack::offload_groups_in_flight},
     Constant{"ep_host_factor", &Stack::ep_host_factor},
 };
 

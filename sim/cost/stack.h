@@ -28,6 +28,10 @@ struct Stack {
   double layer_graph_launches =
       0.1;  // share of launches left to the host by CUDA graphs of layer pieces: attention,
   double layer_graph_moe_launches = 0.5;  // and the MoE part, whose dropless FFN cannot be captured
+  double cuda_graph_bytes = 0;            // static buffers of CUDA graphs
+  double cuda_graph_pipeline_bytes = 0;   // the same with pipeline stages, instead
+  double offload_min_elements = 0;        // activation offload leaves smaller tensors on the GPU
+  double offload_groups_in_flight = 0;    // offloaded groups that are still, or again, on the GPU
   double ep_host_factor = 1;  // launches with expert overlap (two micro-batches interleaved) against without
 
   // what its code does

@@ -1,337 +1,251 @@
 #include "layout/rules.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <functional>
 #include <initializer_list>
-#include <limits>
-#include <numeric>
 #include <string_view>
 
-#include "base/problem.h"
-#include "layout/stage_split.h"
+#include "layout/rule_list.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kMaxSize = 1'000'000'000;  // of anything a rule looks at
-constexpr std::int64_t kMaxDivisor = 1'000'000;   // bounds the search for legal values
+// Options that several rules read.
+const char* const kGrid =
+    "world_size tensor_model_parallel_size context_parallel_size pipeline_model_parallel_size "
+    "tensor_parallel_num_weight_shards";
+const char* const kExpertGrid =
+    "world_size expert_tensor_parallel_size tensor_model_parallel_size expert_model_parallel_size "
+    "pipeline_model_parallel_size expert_tensor_parallel_num_weight_shards";
+const char* const kBatch = "micro_batch_size global_batch_size decrease_batch_size_if_needed";
+const char* const kChunks =
+    "pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage "
+    "pipeline_model_parallel_layout num_layers account_for_embedding_in_pipeline_split "
+    "account_for_loss_in_pipeline_split";
+const char* const kOuterStages = "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers";
+const char* const kRecompute =
+    "recompute_granularity recompute_method recompute_num_layers recompute_modules";
+const char* const kDispatcher = "moe_token_dispatcher_type moe_flex_dispatcher_backend";
 
-// The product, or the largest number when it would overflow.
-std::int64_t product(std::initializer_list<std::int64_t> factors) {
-  std::int64_t result = 1;
-  for (const std::int64_t factor : factors)
-    if (__builtin_mul_overflow(result, factor, &result)) return std::numeric_limits<std::int64_t>::max();
-  return result;
+std::string all_of(std::initializer_list<const char*> parts) {
+  std::string text;
+  for (const char* part : parts) text += fmt::format("{}{}", text.empty() ? "" : " ", part);
+  return text;
 }
 
-// The divisors of n that `suits`, ascending, as text: "1, 2, 4, 8".
-std::string divisors(std::int64_t n, const std::function<bool(std::int64_t)>& suits) {
-  std::vector<std::int64_t> small;
-  std::vector<std::int64_t> large;
-  for (std::int64_t d = 1; d <= std::min(n / d, kMaxDivisor); ++d) {
-    if (n % d != 0) continue;
-    if (suits(d)) small.push_back(d);
-    if (d != n / d && suits(n / d)) large.push_back(n / d);
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  constexpr std::size_t kShown = 16;
-  const bool cut = small.size() > kShown;
-  if (cut) small.resize(kShown);
-  return fmt::format("{}{}", fmt::join(small, ", "), cut ? ", ..." : "");
+std::vector<Rule> list_rules() {
+  return {
+      {1, kGrid, dense_grid_divides},
+      {2, all_of({kGrid, kExpertGrid, "num_experts"}), expert_grid_divides},
+      {3, all_of({kGrid, "num_attention_heads"}), heads_divide},
+      {4, all_of({kGrid, "num_attention_heads group_query_attention num_query_groups"}), query_groups_divide},
+      {5, "num_experts expert_tensor_parallel_size tensor_model_parallel_size", expert_tp_defaults_to_tp},
+      {6, all_of({kExpertGrid, "num_experts"}), experts_divide},
+      {7, "sequence_parallel tensor_model_parallel_size", sequence_parallel_needs_tp},
+      {8, "num_experts sequence_parallel tensor_model_parallel_size", experts_need_sp},
+      {9, "tp_comm_overlap sequence_parallel tensor_model_parallel_size", tp_overlap_needs_sp},
+      {10, "seq_length context_parallel_size", sequence_divides_over_cp},
+      {11, all_of({kGrid, kBatch}), batch_divides},
+      {12, all_of({kChunks, kOuterStages}), layers_divide_over_pp},
+      {13, all_of({kChunks, kOuterStages}), layers_divide_over_chunks},
+      {14, kChunks, one_way_to_give_chunks},
+      {15, all_of({kChunks, "schedule overlap_p2p_communication enable_zero_bubble zero_bubble_v_schedule"}),
+       interleaving_needs_pp},
+      {16, all_of({kChunks, kOuterStages}), uneven_split},
+      {17, all_of({kChunks, kOuterStages, "mtp_num_layers"}), layout_string_fits},
+      {18,
+       all_of({kGrid, kBatch, kChunks,
+               "microbatch_group_size_per_vp_stage schedule enable_zero_bubble zero_bubble_v_schedule"}),
+       microbatch_group_fits},
+      {19, all_of({kChunks, "overlap_p2p_communication_warmup_flush overlap_p2p_communication"}),
+       warmup_flush_overlap},
+      {20, "overlap_param_gather overlap_grad_reduce use_distributed_optimizer use_megatron_fsdp optimizer",
+       param_gather_overlap},
+      {21,
+       all_of({kChunks, "overlap_param_gather_with_optimizer_step overlap_param_gather",
+               "use_distributed_optimizer ckpt_format"}),
+       param_gather_with_step},
+      {22, "defer_embedding_wgrad_compute pipeline_model_parallel_size gradient_accumulation_fusion",
+       deferred_embedding_gradient},
+      {23,
+       all_of({kChunks, kRecompute, kDispatcher, "overlap_moe_expert_parallel_comm",
+               "expert_model_parallel_size bf16 fp16 moe_shared_expert_overlap mtp_num_layers",
+               "use_megatron_fsdp"}),
+       expert_overlap},
+      {24, "delay_wgrad_compute overlap_moe_expert_parallel_comm", delayed_weight_gradients},
+      {25,
+       "overlap_dispatch_backward_with_experts_wgrad overlap_moe_expert_parallel_comm delay_wgrad_compute",
+       dispatch_backward_overlap},
+      {26, all_of({kRecompute, kDispatcher, "moe_shared_expert_overlap"}), shared_expert_overlap},
+      {27,
+       all_of({kDispatcher, "moe_expert_capacity_factor moe_pad_expert_input_to_capacity",
+               "moe_router_load_balancing_type"}),
+       capacity_factor},
+      {28,
+       all_of({kDispatcher, "moe_expert_rank_capacity_factor moe_paged_stash",
+               "use_transformer_engine_op_fuser moe_use_grouped_tensor"}),
+       rank_capacity_factor},
+      {30, all_of({kExpertGrid, kDispatcher, "num_experts"}), flex_needs_expert_ranks},
+      {31,
+       "num_experts moe_router_topk moe_router_score_function moe_router_pre_softmax "
+       "moe_router_load_balancing_type",
+       top_1_softmax},
+      {32, "num_experts moe_router_num_groups moe_router_group_topk", router_groups},
+      {33, "moe_router_enable_expert_bias moe_router_score_function", expert_bias_score},
+      {34, "num_experts add_bias_linear expert_tensor_parallel_size tensor_model_parallel_size",
+       expert_linear_bias},
+      {35, "num_experts moe_shared_expert_intermediate_size add_bias_linear", shared_experts_shape},
+      {36, "moe_router_padding_for_quantization fp8 fp4 moe_token_dispatcher_type", router_padding},
+      {37, "num_experts variable_seq_lengths moe_token_dispatcher_type", allgather_fixed_lengths},
+      {38,
+       all_of({kRecompute, "moe_grouped_gemm multi_latent_attention fp8 fp8_recipe",
+               "overlap_moe_expert_parallel_comm"}),
+       recompute_options},
+      {39, "distribute_saved_activations tensor_model_parallel_size sequence_parallel recompute_granularity",
+       distributed_activations},
+      {40,
+       all_of({kRecompute, "cpu_offloading_num_layers num_layers pipeline_model_parallel_size",
+               "fine_grained_activation_offloading offload_modules"}),
+       activation_offload},
+      {41, "multi_latent_attention group_query_attention attention_output_gate", mla_without_groups},
+      {42,
+       "fp8 fp4 fp8_param fp4_param fp8_recipe use_distributed_optimizer use_megatron_fsdp use_torch_fsdp2 "
+       "first_last_layers_bf16 num_layers_at_start_in_bf16 num_layers_at_end_in_bf16 num_layers "
+       "pipeline_model_parallel_size",
+       low_precision},
+      {43, "optimizer_cpu_offload use_precision_aware_optimizer fp8_param fp8_recipe", optimizer_offload},
+      {44,
+       "use_torch_fsdp2 pipeline_model_parallel_size expert_model_parallel_size use_distributed_optimizer "
+       "gradient_accumulation_fusion untie_embeddings_and_output_weights ckpt_format "
+       "cuda_device_max_connections",
+       torch_fsdp2_alone},
+      {45, "use_megatron_fsdp optimizer ckpt_format cuda_device_max_connections use_distributed_optimizer",
+       megatron_fsdp_needs},
+      {46,
+       "cuda_device_max_connections compute_capability tensor_model_parallel_size context_parallel_size "
+       "use_megatron_fsdp use_torch_fsdp2 overlap_moe_expert_parallel_comm",
+       connections_of_tp_and_cp},
+      {47, "hierarchical_context_parallel_sizes cp_comm_type context_parallel_size", hierarchical_cp_sizes},
+      {48,
+       "cp_comm_type context_parallel_size num_attention_heads num_query_groups group_query_attention "
+       "multi_latent_attention tensor_model_parallel_size",
+       heads_divide_over_cp},
+      {49,
+       "hybrid_context_parallel pipeline_model_parallel_size cuda_graph_impl use_megatron_fsdp "
+       "calculate_per_token_loss",
+       hybrid_cp_alone},
+      {50, all_of({kGrid, kExpertGrid, "num_distributed_optimizer_instances"}), optimizer_instances_divide},
+      {51, all_of({kGrid, kExpertGrid, "use_tp_pp_dp_mapping"}), rank_order_with_experts},
+      {53, "save_params_interval overlap_param_gather max_position_embeddings seq_length",
+       positions_cover_sequence},
+      {54, "mtp_num_layers position_embedding_type enable_hyper_connections", mtp_with},
+      {55,
+       all_of({kGrid, kExpertGrid, "ckpt_format ddp_average_in_collective",
+               "num_distributed_optimizer_instances fp8 fp8_recipe fp8_param fp4 fp4_param",
+               "reuse_grad_buf_for_mxfp8_param_ag"}),
+       weight_shards_beyond_tp_alone},
+      {56, "pipeline_model_parallel_comm_backend cuda_device_max_connections", ucc_connections},
+      {101, all_of({kGrid, kBatch, "schedule"}), dualpipe_microbatches},
+      {102, "onebit_adam zero_stage", onebit_without_zero},
+      {104, all_of({kChunks, kOuterStages, "enable_zero_bubble zero_bubble_v_schedule"}), zero_bubble_v},
+  };
 }
 
-std::string divisors(std::int64_t n) {
-  return divisors(n, [](std::int64_t) { return true; });
-}
-
-// The multiples of `unit` next to n, none below `unit`: "96 or 128".
-std::string nearest_multiples(std::int64_t n, std::int64_t unit) {
-  const std::int64_t below = n / unit * unit;
-  if (below == 0) return fmt::format("{}", unit);
-  return fmt::format("{} or {}", below, below + unit);
-}
-
-struct Size {
+struct Sized {
   const char* name;
-  const char* pointer;
+  const char* option;
   std::int64_t value;
+  std::int64_t least;
 };
 
-// A size that takes its part of the GPUs: fine when it divides what the ones before it left over.
-struct Blame {
-  Size size;
-  std::int64_t left = 1;
-};
-
-Blame first_that_does_not_divide(std::int64_t gpus, std::initializer_list<Size> sizes) {
-  Blame blame{*(sizes.end() - 1), gpus};
-  for (const Size& size : sizes) {
-    blame.size = size;
-    if (blame.left % size.value != 0) break;
-    blame.left /= size.value;
-  }
-  return blame;
+// Sizes that a rule divides by or multiplies, with the least that means something; 0 = unknown or none.
+std::vector<Sized> sizes_of(const MegatronArguments& a) {
+  const auto given = [](const std::optional<std::int64_t>& size) { return size.value_or(1); };
+  return {
+      {"gpus", "world_size", a.world_size, 0},
+      {"tp", "tensor_model_parallel_size", a.tp(), 1},
+      {"cp", "context_parallel_size", a.context_parallel_size, 1},
+      {"pp", "pipeline_model_parallel_size", a.pipeline_model_parallel_size, 1},
+      {"vpp", "num_virtual_stages_per_pipeline_rank", given(a.num_virtual_stages_per_pipeline_rank), 1},
+      {"layers a virtual stage", "num_layers_per_virtual_pipeline_stage",
+       given(a.num_layers_per_virtual_pipeline_stage), 1},
+      {"ep", "expert_model_parallel_size", a.expert_model_parallel_size, 1},
+      {"etp", "expert_tensor_parallel_size", a.etp(), 1},
+      {"weight shards", "tensor_parallel_num_weight_shards", given(a.tensor_parallel_num_weight_shards), 1},
+      {"weight shards of experts", "expert_tensor_parallel_num_weight_shards",
+       given(a.expert_tensor_parallel_num_weight_shards), 1},
+      {"micro-batch group", "microbatch_group_size_per_vp_stage", given(a.microbatch_group_size_per_vp_stage),
+       1},
+      {"layers", "num_layers", a.num_layers, 0},
+      {"MTP layers", "mtp_num_layers", a.mtp_num_layers, 0},
+      {"heads", "num_attention_heads", a.num_attention_heads, 0},
+      {"kv_heads", "num_query_groups", a.group_query_attention ? a.num_query_groups : 1, 1},
+      {"experts", "num_experts", a.num_experts, 0},
+      {"groups of experts", "moe_router_num_groups", given(a.moe_router_num_groups), 1},
+      {"seq_len", "seq_length", a.seq_length, 0},
+      {"micro-batch", "micro_batch_size", a.micro_batch_size, 1},
+      {"global batch", "global_batch_size", given(a.global_batch_size), 1},
+      {"optimizer instances", "num_distributed_optimizer_instances", a.num_distributed_optimizer_instances,
+       1},
+      {"layers of the first stage", "decoder_first_pipeline_num_layers",
+       given(a.decoder_first_pipeline_num_layers), -kMaxRuleSize},
+      {"layers of the last stage", "decoder_last_pipeline_num_layers",
+       given(a.decoder_last_pipeline_num_layers), -kMaxRuleSize},
+  };
 }
 
-class RuleCheck {
- public:
-  explicit RuleCheck(const MegatronArguments& arguments) : a_(arguments) {}
-
-  std::vector<Violation> run() {
-    if (!sizes_are_sane()) return std::move(violations_);
-    dense_grid();
-    expert_grid();
-    heads();
-    query_groups();
-    experts();
-    sequence_parallelism();
-    context_parallelism();
-    batch();
-    even_split();
-    interleaving_needs_a_pipeline();
-    layout_string();
-    microbatch_group();
-    expert_overlap();
-    delayed_weight_gradients();
-    shared_expert_overlap();
-    return std::move(violations_);
+void check_sizes(const MegatronArguments& a, Violations& violations) {
+  for (const Sized& size : sizes_of(a)) {
+    if (size.value >= size.least && size.value <= kMaxRuleSize) continue;
+    // ETP that follows TP is TP's fault
+    if (size.option == std::string_view("expert_tensor_parallel_size") && !a.expert_tensor_parallel_size)
+      continue;
+    violations.push_back({0, size.option, fmt::format("{} {}", size.name, size.value),
+                          fmt::format("{} to {}", std::max<std::int64_t>(size.least, 1), kMaxRuleSize)});
   }
+}
 
- private:
-  void refuse(int rule, std::string pointer, std::string found, std::string allowed) {
-    violations_.push_back({rule, std::move(pointer), std::move(found), std::move(allowed)});
+// The rules' findings, warnings among them.
+Violations findings(const MegatronArguments& arguments) {
+  Violations violations;
+  check_sizes(arguments, violations);
+  if (!violations.empty()) return violations;
+  const std::vector<std::string> unfilled = unfilled_fields(arguments);
+  for (const Rule& rule : all_rules()) {
+    const bool open = std::any_of(unfilled.begin(), unfilled.end(),
+                                  [&](const std::string& field) { return rule.reads(field); });
+    if (!open) rule.check(arguments, violations);
   }
-
-  bool sizes_are_sane() {
-    for (const Size& size :
-         {Size{"gpus", "/cluster/gpus", a_.world_size}, Size{"tp", "/layout/tp", tp_},
-          Size{"cp", "/layout/cp", cp_}, Size{"pp", "/layout/pp", pp_}, Size{"vpp", "/layout/vpp", vpp_},
-          Size{"ep", "/layout/ep", ep_}, Size{"etp", "/layout/etp", etp_},
-          Size{"micro-batch group", kGroup, group_}, Size{"layers", "/model/layers", a_.num_layers},
-          Size{"heads", "/model/attention/heads", a_.num_attention_heads},
-          Size{"kv_heads", "/model/attention/kv_heads", a_.num_query_groups},
-          Size{"seq_len", "/batch/seq_len", a_.seq_length},
-          Size{"micro-batch", "/batch/micro", a_.micro_batch_size},
-          Size{"global batch", "/batch/global", a_.global_batch_size}}) {
-      if (size.value < 1 || size.value > kMaxSize)
-        refuse(0, size.pointer, fmt::format("{} {}", size.name, size.value),
-               fmt::format("1 to {}", kMaxSize));
-    }
-    return violations_.empty();
-  }
-
-  bool dense_grid_fits() const { return a_.world_size % product({tp_, cp_, pp_}) == 0; }
-
-  void dense_grid() {
-    if (dense_grid_fits()) return;
-    const std::int64_t ranks = product({tp_, cp_, pp_});
-    const Blame blame = first_that_does_not_divide(
-        a_.world_size, {{"tp", "/layout/tp", tp_}, {"cp", "/layout/cp", cp_}, {"pp", "/layout/pp", pp_}});
-    refuse(1, blame.size.pointer,
-           fmt::format("{} GPUs do not divide by tp {} x cp {} x pp {} = {}", a_.world_size, tp_, cp_, pp_,
-                       ranks),
-           fmt::format("{} {}; or {} GPUs", blame.size.name, divisors(blame.left),
-                       nearest_multiples(a_.world_size, ranks)));
-  }
-
-  void expert_grid() {
-    const std::int64_t ranks = product({etp_, ep_, pp_});
-    if (a_.world_size % ranks == 0) return;
-    const bool same_as_dense = ep_ == 1 && etp_ == tp_ && !dense_grid_fits();
-    if (same_as_dense) return;
-    const Blame blame = first_that_does_not_divide(
-        a_.world_size, {{"pp", "/layout/pp", pp_}, {"etp", "/layout/etp", etp_}, {"ep", "/layout/ep", ep_}});
-    const bool is_ep = blame.size.name == std::string_view("ep");
-    const auto suits = [&](std::int64_t d) { return !is_ep || a_.num_experts % d == 0; };
-    refuse(2, blame.size.pointer,
-           fmt::format("{} GPUs do not divide by etp {} x ep {} x pp {} = {}", a_.world_size, etp_, ep_, pp_,
-                       ranks),
-           fmt::format("{} {}; or {} GPUs", blame.size.name, divisors(blame.left, suits),
-                       nearest_multiples(a_.world_size, ranks)));
-  }
-
-  bool divides_query_groups(std::int64_t tp) const {
-    return a_.num_query_groups % tp == 0 || tp % a_.num_query_groups == 0;
-  }
-
-  // The GPUs left for one axis beside others, or all of them where the others do not fit.
-  std::int64_t left_beside(std::initializer_list<std::int64_t> others) const {
-    const std::int64_t ranks = product(others);
-    return a_.world_size % ranks == 0 ? a_.world_size / ranks : a_.world_size;
-  }
-
-  // The values of TP that rules 1, 3 and 4 allow.
-  std::string legal_tp() const {
-    const std::int64_t both = std::gcd(a_.num_attention_heads, left_beside({cp_, pp_}));
-    return "tp " + divisors(both, [&](std::int64_t d) { return divides_query_groups(d); });
-  }
-
-  void heads() {
-    if (a_.num_attention_heads % tp_ == 0) return;
-    refuse(3, "/layout/tp",
-           fmt::format("{} attention heads do not divide by tp {}", a_.num_attention_heads, tp_), legal_tp());
-  }
-
-  void query_groups() {
-    if (divides_query_groups(tp_)) return;
-    refuse(4, "/layout/tp",
-           fmt::format("{} key/value heads and tp {}: neither is a multiple of the other",
-                       a_.num_query_groups, tp_),
-           legal_tp());
-  }
-
-  void experts() {
-    if (a_.num_experts <= 0) {
-      if (ep_ > 1)
-        refuse(6, "/layout/ep", fmt::format("ep {} without experts", ep_), "ep 1 for a dense model");
-      return;
-    }
-    if (a_.num_experts % ep_ == 0) return;
-    refuse(6, "/layout/ep", fmt::format("{} experts do not divide by ep {}", a_.num_experts, ep_),
-           "ep " + divisors(std::gcd(a_.num_experts, left_beside({etp_, pp_}))));
-  }
-
-  void sequence_parallelism() {
-    if (a_.num_experts > 0 && tp_ > 1 && !a_.sequence_parallel)
-      refuse(8, "/layout/sequence_parallel",
-             fmt::format("experts with tp {} and no sequence parallelism", tp_), "true, or tp 1");
-    if (a_.tp_comm_overlap && !a_.sequence_parallel)
-      refuse(9, "/overlap/tp", "overlap of TP communication without sequence parallelism",
-             "false, or layout.sequence_parallel true");
-  }
-
-  void context_parallelism() {
-    const std::int64_t pieces = product({2, cp_});
-    if (cp_ == 1 || a_.seq_length % pieces == 0) return;
-    const std::string halves = a_.seq_length % 2 == 0 ? divisors(a_.seq_length / 2) : "1";
-    refuse(10, "/layout/cp",
-           fmt::format("{} tokens a sequence do not divide by 2 x cp {} = {}", a_.seq_length, cp_, pieces),
-           fmt::format("cp {}; or {} tokens", halves, nearest_multiples(a_.seq_length, pieces)));
-  }
-
-  std::int64_t dp() const { return a_.world_size / product({tp_, cp_, pp_}); }
-  std::int64_t sequences_at_once() const { return product({a_.micro_batch_size, dp()}); }
-
-  void batch() {
-    if (!dense_grid_fits() || a_.global_batch_size % sequences_at_once() == 0) return;
-    refuse(11, "/batch/global",
-           fmt::format("{} sequences do not divide by micro {} x dp {} = {}", a_.global_batch_size,
-                       a_.micro_batch_size, dp(), sequences_at_once()),
-           nearest_multiples(a_.global_batch_size, sequences_at_once()));
-  }
-
-  // Rules 12 and 13.
-  void even_split() {
-    const bool embedding = a_.account_for_embedding_in_pipeline_split;
-    const bool loss = a_.account_for_loss_in_pipeline_split;
-    if (!a_.pipeline_model_parallel_layout.empty()) return;
-    if (!embedding && !loss && !a_.even_split_required) return;
-    const std::int64_t places = a_.num_layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
-    const std::string counted =
-        fmt::format("{} layers{}{}", a_.num_layers, embedding ? " + embedding" : "", loss ? " + loss" : "");
-    if (places % pp_ != 0) {
-      refuse(12, "/layout/pp", fmt::format("{} do not divide by pp {}", counted, pp_),
-             "pp " + divisors(places));
-    } else if (places / pp_ % vpp_ != 0) {
-      refuse(13, "/layout/vpp",
-             fmt::format("{} over pp {} are {} a rank and do not divide by vpp {}", counted, pp_,
-                         places / pp_, vpp_),
-             "vpp " + divisors(places / pp_));
-    }
-  }
-
-  bool interleaved() const { return vpp_ > 1 && a_.interleaved_schedule; }
-
-  void interleaving_needs_a_pipeline() {
-    const std::int64_t least = a_.overlap_p2p_communication ? 2 : 3;
-    if (!interleaved() || pp_ >= least) return;
-    refuse(15, "/layout/vpp",
-           fmt::format("vpp {} with pp {}{}", vpp_, pp_,
-                       least == 3 ? " and no overlap of p2p communication" : ""),
-           fmt::format("vpp 1, or pp {} or more{}", least,
-                       least == 3 && pp_ == 2 ? ", or overlap.p2p true" : ""));
-  }
-
-  void layout_string() {
-    if (a_.pipeline_model_parallel_layout.empty()) return;
-    std::vector<Problem> problems;
-    const auto stages =
-        expand_layout_string(a_.pipeline_model_parallel_layout, "", "/layout/stages", problems);
-    if (problems.empty())
-      check_layout_stages(stages, a_.num_layers, a_.mtp_num_layers, pp_, vpp_, "", "/layout/stages",
-                          problems);
-    for (const Problem& problem : problems) refuse(17, problem.pointer, problem.found, problem.allowed);
-  }
-
-  void microbatch_group() {
-    if (!interleaved() || pp_ == 1 || !dense_grid_fits()) return;
-    if (a_.global_batch_size % sequences_at_once() != 0) return;  // rule 11
-    const std::int64_t m = a_.global_batch_size / sequences_at_once();
-    const std::int64_t rest = group_ <= m ? m % group_ : m;
-    if (pp_ <= group_ && group_ <= m && (rest == 0 || rest >= pp_)) return;
-    if (group_ == pp_) {
-      refuse(18, "/batch/global",
-             fmt::format("{} micro-batches with vpp {} do not divide by pp {}", m, vpp_, pp_),
-             nearest_multiples(a_.global_batch_size, product({pp_, sequences_at_once()})));
-    } else {
-      refuse(18, kGroup, fmt::format("groups of {} of {} micro-batches with pp {}", group_, m, pp_),
-             fmt::format("pp {} <= group <= micro-batches {}, with a remainder of 0 or at least {}", pp_, m,
-                         pp_));
-    }
-  }
-
-  void expert_overlap() {
-    if (!a_.overlap_moe_expert_parallel_comm) return;
-    const auto needs = [&](bool met, const char* pointer, std::string found, std::string allowed) {
-      if (!met) refuse(23, pointer, "overlap.moe_a2a with " + std::move(found), std::move(allowed));
-    };
-    needs(ep_ > 1, "/layout/ep", fmt::format("ep {}", ep_), "ep above 1");
-    needs(pp_ == 1 || vpp_ > 1, "/layout/vpp", fmt::format("pp {} and vpp {}", pp_, vpp_),
-          "vpp above 1, or pp 1");
-    needs(!a_.recompute_full, "/recompute/granularity", "full recompute",
-          "none, or selective without \"moe\"");
-    needs(!a_.recompute_moe, "/recompute/modules", "recompute of \"moe\"", "other modules");
-    needs(!a_.allgather_dispatcher, "/moe/dispatcher", "dispatcher allgather",
-          "alltoall, deepep, hybridep, ncclep");
-    needs(!a_.moe_shared_expert_overlap, "/overlap/shared_expert", "overlap.shared_expert", "one of the two");
-    needs(a_.mtp_num_layers <= 1, "/model/mtp_layers", fmt::format("{} MTP layers", a_.mtp_num_layers),
-          "0 or 1");
-  }
-
-  void delayed_weight_gradients() {
-    if (a_.delay_wgrad_compute && !a_.overlap_moe_expert_parallel_comm)
-      refuse(24, "/overlap/delay_wgrad", "overlap.delay_wgrad without overlap.moe_a2a", "both, or neither");
-  }
-
-  void shared_expert_overlap() {
-    if (!a_.moe_shared_expert_overlap) return;
-    if (a_.allgather_dispatcher)
-      refuse(26, "/overlap/shared_expert", "overlap.shared_expert with dispatcher allgather",
-             "dispatcher alltoall, deepep, hybridep or ncclep");
-    if (a_.recompute_shared_experts)
-      refuse(26, "/overlap/shared_expert", "overlap.shared_expert with recompute of \"shared_experts\"",
-             "one of the two");
-  }
-
-  static constexpr const char* kGroup = "/layout/microbatch_group";
-
-  const MegatronArguments& a_;
-  const std::int64_t tp_ = a_.tensor_model_parallel_size;
-  const std::int64_t cp_ = a_.context_parallel_size;
-  const std::int64_t pp_ = a_.pipeline_model_parallel_size;
-  const std::int64_t vpp_ = a_.virtual_pipeline_model_parallel_size;
-  const std::int64_t ep_ = a_.expert_model_parallel_size;
-  const std::int64_t etp_ = a_.expert_tensor_parallel_size.value_or(a_.tensor_model_parallel_size);  // rule 5
-  const std::int64_t group_ = a_.microbatch_group_size_per_vp_stage.value_or(a_.pipeline_model_parallel_size);
-  std::vector<Violation> violations_;
-};
+  return violations;
+}
 
 }  // namespace
 
-std::vector<Violation> check_rules(const MegatronArguments& arguments) { return RuleCheck(arguments).run(); }
+bool Rule::reads(std::string_view option) const {
+  for (std::size_t at = options.find(option); at != std::string::npos; at = options.find(option, at + 1)) {
+    const std::size_t end = at + option.size();
+    if ((at == 0 || options[at - 1] == ' ') && (end == options.size() || options[end] == ' ')) return true;
+  }
+  return false;
+}
+
+const std::vector<Rule>& all_rules() {
+  static const std::vector<Rule> rules = list_rules();
+  return rules;
+}
+
+std::vector<Violation> check_rules(const MegatronArguments& arguments) {
+  Violations violations = findings(arguments);
+  std::erase_if(violations, [](const Violation& violation) { return violation.warning; });
+  return violations;
+}
+
+std::vector<std::string> rule_warnings(const MegatronArguments& arguments) {
+  std::vector<std::string> texts;
+  for (const Violation& v : findings(arguments))
+    if (v.warning) texts.push_back(fmt::format("{}: {} (rule {}); {}", v.option, v.found, v.rule, v.allowed));
+  return texts;
+}
 
 }  // namespace stepcast

@@ -8,7 +8,10 @@
 #include "base/data_folder.h"
 #include "base/json.h"
 #include "base/schema.h"
+#include "layout/megatron_scenario.h"
+#include "layout/nearest.h"
 #include "layout/rules.h"
+#include "layout/scenario_pointer.h"
 #include "layout/scenario_read.h"
 #include "layout/stage_split.h"
 #include "model/hf_import.h"
@@ -19,39 +22,6 @@ namespace fs = std::filesystem;
 bool Recompute::has(const std::string& module) const {
   return granularity == Granularity::kSelective &&
          std::find(modules.begin(), modules.end(), module) != modules.end();
-}
-
-MegatronArguments megatron_arguments(const Scenario& s) {
-  MegatronArguments a;
-  a.world_size = s.cluster.gpus;
-  a.tensor_model_parallel_size = s.layout.tp;
-  a.context_parallel_size = s.layout.cp;
-  a.pipeline_model_parallel_size = s.layout.pp;
-  a.expert_model_parallel_size = s.layout.ep;
-  a.expert_tensor_parallel_size = s.layout.etp;
-  a.sequence_parallel = s.layout.sequence_parallel;
-  a.virtual_pipeline_model_parallel_size = s.layout.vpp;
-  if (s.layout.schedule == "interleaved") a.microbatch_group_size_per_vp_stage = s.layout.microbatch_group;
-  a.interleaved_schedule = s.layout.schedule == "interleaved";
-  a.pipeline_model_parallel_layout = s.layout.stages;
-  a.overlap_p2p_communication = s.overlap.p2p;
-  a.tp_comm_overlap = s.overlap.tp && s.layout.tp > 1;
-  a.overlap_moe_expert_parallel_comm = s.overlap.moe_a2a && s.model.moe.has_value();
-  a.delay_wgrad_compute = s.overlap.delay_wgrad;
-  a.moe_shared_expert_overlap = s.overlap.shared_expert && s.model.moe.has_value();
-  a.allgather_dispatcher = s.moe.dispatcher == Dispatcher::kAllGather;
-  a.recompute_full = s.recompute.granularity == Granularity::kFull;
-  a.recompute_moe = s.recompute.has("moe");
-  a.recompute_shared_experts = s.recompute.has("shared_experts");
-  a.num_layers = s.model.layers;
-  a.mtp_num_layers = s.model.mtp_layers;
-  a.num_attention_heads = s.model.attention.heads;
-  a.num_query_groups = s.model.attention.kv_heads;
-  a.num_experts = s.model.moe ? s.model.moe->experts : 0;
-  a.seq_length = s.batch.seq_len;
-  a.micro_batch_size = s.batch.micro;
-  a.global_batch_size = s.batch.global;
-  return a;
 }
 
 StageSplit split_of(const Scenario& s) {
@@ -86,11 +56,9 @@ class Reader {
     read_simple_sections(json_, scenario_);
     read_layout();
     check_precision();
-    check_supported();
     check_free();
     throw_if_any(problems_);
-    for (const Violation& v : check_rules(megatron_arguments(scenario_)))
-      add(v.pointer, fmt::format("{} (rule {})", v.found, v.rule), v.allowed);
+    check_framework_rules();
     check_stages();
     throw_if_any(problems_);
     add_notes();
@@ -240,38 +208,6 @@ class Reader {
     }
   }
 
-  // What the scenario may ask for and this version does not simulate is refused rather than ignored.
-  void check_supported() {
-    std::vector<Problem> missing;
-    const auto need = [&](bool asked, const std::string& pointer, const std::string& what,
-                          const std::string& allowed) {
-      if (asked) missing.push_back({file_, prefix_ + pointer, what + " is not simulated yet", allowed});
-    };
-    const Scenario& s = scenario_;
-    need(s.layout.schedule != "1f1b" && s.layout.schedule != "interleaved" && s.layout.schedule != "gpipe",
-         "/layout/schedule", "schedule " + s.layout.schedule, "1f1b, interleaved, gpipe, auto");
-    need(json_["training"]["kind"] == "lora", "/training/kind", "lora", "pretrain");
-    need(s.optimizer.onebit, "/optimizer/compression", "1bit-adam", "none");
-    need(s.optimizer.kind == OptimizerKind::kMuon, "/optimizer/kind", "muon", "adam, sgd");
-    need(!s.offload.activations.empty(), "/offload/activations", "activation offload", "[]");
-    need(s.offload.resident_expert_fraction < 1, "/offload/experts/resident_fraction", "expert offload", "1");
-    need(!s.batch.lengths.empty(), "/batch/lengths", "packed data", "leave it out");
-    need(s.model.vision.has_value(), "/model/vision", "a vision encoder's step", "leave it out");
-    need(s.moe.routing.kind == RoutingKind::kHistogram || s.moe.routing.kind == RoutingKind::kDirichlet,
-         "/moe/routing/kind", json_["moe"]["routing"]["kind"].get<std::string>() + " routing",
-         "balanced, zipf");
-    need(s.sharding.instances > 1, "/sharding/instances",
-         "more than one instance of the distributed optimizer", "1");
-    need(s.layout.cp_comm == CpComm::kAllToAllP2p && s.layout.cp > 1, "/layout/cp_comm", "a2a+p2p",
-         "p2p, a2a, allgather");
-    need(s.kernels.attention == AttentionKernel::kUnfused && s.layout.cp > 1, "/kernels/attention",
-         "unfused attention under context parallelism", "auto, flash2, flash3, cudnn");
-    for (const char* key : {"slow_gpus", "slow_links", "failed_nics"})
-      need(!json_["disturbances"][key].empty(), fmt::format("/disturbances/{}", key), key, "[]");
-    if (!missing.empty() && problems_.empty()) throw NotSimulated(missing);
-    problems_.insert(problems_.end(), missing.begin(), missing.end());
-  }
-
   // `free`: pointers of keys, each with null or a list of values.
   void check_free() {
     for (const auto& [pointer, values] : json_["free"].items()) {
@@ -305,6 +241,17 @@ class Reader {
          "router, attention core, embedding and output matrix stay in 16 or 32 bit");
   }
 
+  void check_framework_rules() {
+    const MegatronArguments arguments = megatron_arguments(scenario_);
+    for (const Violation& v : check_rules(arguments))
+      add(scenario_pointer(v.option), fmt::format("{} (rule {})", v.found, v.rule), v.allowed);
+    if (problems_.empty()) return;
+    std::vector<std::string> hints;
+    const std::string nearest = nearest_legal_text(arguments);
+    if (!nearest.empty()) hints.push_back("nearest legal layouts: " + nearest);
+    throw InputError(problems_, hints);
+  }
+
   void check_stages() {
     const Layout& l = scenario_.layout;
     if (!problems_.empty()) return;
@@ -317,6 +264,7 @@ class Reader {
   void echo() {
     const Layout& l = scenario_.layout;
     Json& layout = json_["layout"];
+    json_["overlap"]["param_gather"] = scenario_.overlap.param_gather;
     layout["etp"] = l.etp;
     layout["dp"] = l.dp;
     layout["edp"] = l.edp;

@@ -13,7 +13,6 @@
 #include "base/json_fwd.h"
 #include "base/problem.h"
 #include "cost/stack.h"
-#include "layout/megatron_arguments.h"
 #include "layout/stage_split.h"
 #include "model/model.h"
 #include "topology/topology.h"
@@ -120,6 +119,12 @@ struct Offload {
   bool prefetch = true;
 };
 
+struct Training {
+  bool lora = false;  // else everything is trained
+  std::int64_t rank = 0;
+  std::vector<std::string> targets;
+};
+
 struct Software {
   std::string stack;
   std::string release;
@@ -142,6 +147,7 @@ struct Scenario {
   Kernels kernels;
   Optimizer optimizer;
   Offload offload;
+  Training training;
   Software software;
   Stack stack;  // of the software, by date
 
@@ -171,8 +177,9 @@ class NotSimulated : public InputError {
   using InputError::InputError;
 };
 
-// The launch options behind a scenario, for the rules.
-MegatronArguments megatron_arguments(const Scenario& scenario);
+// Throws NotSimulated, with everything found, when the scenario asks for something whose time is not
+// simulated: refused rather than ignored. What a scenario may say is more (its layout and memory are known).
+void require_simulated(const Scenario& scenario);
 
 // Which layers each stage holds.
 StageSplit split_of(const Scenario& scenario);

@@ -99,8 +99,10 @@ void read_simple_sections(const Json& document, Scenario& scenario) {
   if (recompute.contains("layers")) s.recompute.layers = recompute["layers"].get<std::int64_t>();
 
   const Json& overlap = j["overlap"];
-  s.overlap = {overlap["tp"],          overlap["grad_reduce"], overlap["param_gather"], overlap["moe_a2a"],
-               overlap["delay_wgrad"], overlap["p2p"],         overlap["shared_expert"]};
+  const bool gathers = overlap["grad_reduce"].get<bool>() && j["sharding"]["zero_stage"].get<int>() >= 1;
+  s.overlap = {overlap["tp"],           overlap["grad_reduce"], overlap.value("param_gather", gathers),
+               overlap["moe_a2a"],      overlap["delay_wgrad"], overlap["p2p"],
+               overlap["shared_expert"]};
   read_moe(j["moe"], s.moe);
 
   s.kernels.attention = enum_of<AttentionKernel>(j["kernels"]["attention"], kAttentions);
@@ -124,6 +126,11 @@ void read_simple_sections(const Json& document, Scenario& scenario) {
   s.offload.activations = offload["activations"].get<std::vector<std::string>>();
   s.offload.resident_expert_fraction = offload["experts"]["resident_fraction"];
   s.offload.prefetch = offload["experts"]["prefetch"];
+
+  const Json& training = j["training"];
+  s.training.lora = training["kind"] == "lora";
+  s.training.rank = training.value("rank", std::int64_t{0});
+  s.training.targets = training.value("targets", std::vector<std::string>());
 }
 
 }  // namespace stepcast

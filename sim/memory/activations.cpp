@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "memory/states.h"
+#include "memory/vision.h"
 
 namespace stepcast {
 namespace {
@@ -15,6 +18,12 @@ constexpr double kSavedLogitBytes = 4;
 
 // An unfused RMSNorm in fp32 saves its fp32 input and the normalised tensor.
 constexpr double kUnfusedNormBytes = 6;
+
+// What makes saving a tensor on the GPU unnecessary.
+struct Ways {
+  std::array<std::string_view, 2> dropped_by{};
+  std::array<std::string_view, 2> input_of{};
+};
 
 // Collects the saved tensors of a layer.
 class LayerBuilder {
@@ -37,14 +46,14 @@ class LayerBuilder {
   LayerMemory build(bool moe) {
     layer_ = {};
     layer_.input = e_ * h_ * local_;
-    add_norm();
+    add_norm(q_, {{"layernorm"}, {"qkv_linear"}}, "attn_norm");
     if (m_.attention.mla()) {
       add_mla();
     } else {
       add_gqa();
     }
     add_core_attention();
-    add_norm();
+    add_norm(moe && s_.recompute.has("moe") ? e_ : q_, mlp_norm_output(moe), "mlp_norm");
     if (moe) {
       add_moe();
     } else {
@@ -53,6 +62,9 @@ class LayerBuilder {
     layer_.working = std::max(attention_working(), moe ? moe_working() : mlp_working());
     return std::move(layer_);
   }
+
+  // The embedding's output, and the mask of its dropout.
+  double embedding() const { return (e_ + (dropout_ ? 1 : 0)) * h_ * local_; }
 
   // torchtitan's policy: of the products of a layer (q, k, v, output, gate, up, down) it saves every second.
   double kept_by_op(bool moe) const {
@@ -64,16 +76,21 @@ class LayerBuilder {
   }
 
  private:
-  void add(std::string_view name, double bytes, std::string_view module = {}, std::string_view other = {}) {
-    if (bytes > 0) layer_.tensors.push_back({name, bytes, {module, other}});
+  void add(std::string_view name, double elements, double width, const Ways& ways = {}) {
+    if (elements > 0)
+      layer_.tensors.push_back({name, elements * width, elements, ways.dropped_by, ways.input_of});
   }
 
-  void add_norm() {
-    add("norm input", e_ * h_ * local_);
-    add("norm output", q_ * h_ * local_, "layernorm");
-    if (!s_.kernels.fused_norm) add("norm in fp32", kUnfusedNormBytes * h_ * local_, "layernorm");
-    if (m_.norms_per_layer >= 4) add("second norm input", e_ * h_ * local_);
-    if (dropout_) add("dropout mask", h_ * local_);
+  // Full recompute of a dense FFN begins at its norm, which is part of its first linear layer (Transformer
+  // Engine's LayerNormLinear); that of a MoE part at the norm's output, which it keeps unquantised.
+  static Ways mlp_norm_output(bool moe) { return {{"layernorm", moe ? "" : "mlp"}, {}}; }
+
+  void add_norm(double output_width, const Ways& output, std::string_view module) {
+    add("norm input", h_ * local_, e_, {{}, {module}});
+    add("norm output", h_ * local_, output_width, output);
+    if (!s_.kernels.fused_norm) add("norm in fp32", h_ * local_, kUnfusedNormBytes, {{"layernorm"}, {}});
+    if (m_.norms_per_layer >= 4) add("second norm input", h_ * local_, e_);
+    if (dropout_) add("dropout mask", h_ * local_, 1);
   }
 
   // Heads of keys and values on one TP rank times t: a rank holds at least one.
@@ -82,45 +99,58 @@ class LayerBuilder {
   void add_gqa() {
     const Attention& a = m_.attention;
     const double n = d(a.heads), dim = d(a.head_dim);
-    add("q, k, v", e_ * (n + 2 * kv_heads()) * dim * tokens_ / t_);
-    if (a.qk_norm != QkNorm::kNone) add("q, k before their norm", e_ * (n + kv_heads()) * dim * tokens_ / t_);
+    const Ways ways{{}, {"core_attn"}};
+    add("q", n * dim * tokens_ / t_, e_, ways);
+    add("k", kv_heads() * dim * tokens_ / t_, e_, ways);
+    add("v", kv_heads() * dim * tokens_ / t_, e_, ways);
+    if (a.qk_norm != QkNorm::kNone) add("q, k before their norm", (n + kv_heads()) * dim * tokens_ / t_, e_);
   }
 
   void add_mla() {
     const Attention& a = m_.attention;
     const double n = d(a.heads), ql = d(a.q_lora_rank), kvl = d(a.kv_lora_rank);
-    add("q latent", (e_ + q_) * ql * local_);
-    add("kv latent", (e_ * (kvl + d(a.qk_rope_head_dim)) + q_ * kvl) * local_);
-    add("q, k, v", e_ * n * (2 * d(a.qk_dim()) + d(a.v_dim())) * tokens_ / t_, "mla_up_proj");
+    add("q latent", ql * local_, e_ + q_);
+    add("kv latent before its norm", (kvl + d(a.qk_rope_head_dim)) * local_, e_);
+    add("kv latent", kvl * local_, q_);
+    const Ways ways{{"mla_up_proj"}, {"core_attn"}};
+    add("q", n * d(a.qk_dim()) * tokens_ / t_, e_, ways);
+    add("k", n * d(a.qk_dim()) * tokens_ / t_, e_, ways);
+    add("v", n * d(a.v_dim()) * tokens_ / t_, e_, ways);
   }
 
   void add_core_attention() {
     const double n = d(m_.attention.heads), width = n * d(m_.attention.v_dim());
-    add("attention output", e_ * width * tokens_ / t_);
-    if (q_ < e_) add("quantised attention output", q_ * width * tokens_ / t_);
+    const Ways output{{}, {"attn_proj"}};
+    add("attention output", width * tokens_ / t_, e_, output);
+    if (q_ < e_) add("quantised attention output", width * tokens_ / t_, q_, output);
     const double scores = n * d(s_.batch.seq_len) * tokens_ / t_;
+    const Ways inner{{"core_attn"}, {}};
     if (unfused_) {
-      add("softmax", e_ * scores, "core_attn");
-      if (dropout_) add("dropout of softmax", (1 + e_) * scores, "core_attn");
+      add("softmax", scores, e_, inner);
+      if (dropout_) add("dropout of softmax", scores, 1 + e_, inner);
     } else {
-      add("log-sum-exp", 4 * n * tokens_ / t_, "core_attn");
+      add("log-sum-exp", n * tokens_ / t_, 4, inner);
     }
   }
 
   void add_mlp(double f, std::string_view module, std::string_view other) {
-    add("FC1 output", e_ * (gamma() - 1) * f * tokens_ / t_, module, other);
-    add("activation output", q_ * f * tokens_ / t_, module, other);
-    if (m_.gated_ffn && !stack_.fused_activation) add("activated gate", e_ * f * tokens_ / t_, module, other);
+    const Ways ways{{module, other}, {}};
+    add("FC1 output", (gamma() - 1) * f * tokens_ / t_, e_, ways);
+    add("activation output", f * tokens_ / t_, q_, ways);
+    if (m_.gated_ffn && !stack_.fused_activation) add("activated gate", f * tokens_ / t_, e_, ways);
   }
 
+  // A fused group MLP is FC1, activation and FC2 in one module: all that it saves goes with it.
   void add_moe() {
     const Moe& moe = *m_.moe;
     const double copies = routed_tokens(), f = d(moe.ffn_hidden);
-    add("router", 9 * d(moe.experts) * local_, "moe");  // fp32 logits and probabilities, one byte of map
-    add("expert input", q_ * d(m_.expert_width()) * copies * d(s_.layout.etp), "moe");
-    add("expert FC1 output", e_ * (gamma() - 1) * f * copies, "moe");
-    add("expert activation output", q_ * f * copies, "moe_act", "moe");
-    add("probabilities", 4 * copies, "moe");
+    const Ways whole{{"moe"}, {}};
+    add("router", d(moe.experts) * local_, 9, whole);  // fp32 logits and probabilities, one byte of map
+    add("expert input", d(m_.expert_width()) * copies * d(s_.layout.etp), q_,
+        {{"moe"}, {"expert_fc1", "fused_group_mlp"}});
+    add("expert FC1 output", (gamma() - 1) * f * copies, e_, {{"moe"}, {"moe_act", "fused_group_mlp"}});
+    add("expert activation output", f * copies, q_, {{"moe_act", "moe"}, {"fused_group_mlp"}});
+    add("probabilities", copies, 4, whole);
     if (moe.shared_ffn_hidden > 0) add_mlp(d(moe.shared_ffn_hidden), "shared_experts", "moe");
   }
 
@@ -184,6 +214,16 @@ double zipf_imbalance(const Moe& moe, double exponent, std::int64_t ranks) {
   return share * d(moe.experts) / d(per_rank);
 }
 
+bool holds(const std::vector<std::string>& modules, std::string_view module) {
+  return std::find(modules.begin(), modules.end(), module) != modules.end();
+}
+
+bool moves_to_host(const SavedTensor& tensor, const Scenario& s, const Stack& stack) {
+  const auto moved = [&](std::string_view module) { return holds(s.offload.activations, module); };
+  return tensor.elements >= stack.offload_min_elements &&
+         std::any_of(tensor.input_of.begin(), tensor.input_of.end(), moved);
+}
+
 bool dropped(const SavedTensor& tensor, const Recompute& recompute) {
   return std::any_of(tensor.dropped_by.begin(), tensor.dropped_by.end(), [&](std::string_view module) {
     return !module.empty() && recompute.has(std::string(module));
@@ -219,19 +259,37 @@ double saved_input_bytes(Recipe recipe, double compute_capability) {
   }
 }
 
+Activations::Sums Activations::sums_of(const LayerMemory& layer, const Scenario& s, const Stack& stack) {
+  Sums sums;
+  std::map<std::string_view, double> groups;
+  for (const SavedTensor& tensor : layer.tensors) {
+    sums.everything += tensor.bytes;
+    if (dropped(tensor, s.recompute)) continue;
+    if (!moves_to_host(tensor, s, stack)) {
+      sums.kept += tensor.bytes;
+      continue;
+    }
+    sums.host += tensor.bytes;
+    for (const std::string_view module : tensor.input_of)
+      if (holds(s.offload.activations, module)) groups[module] += tensor.bytes;
+  }
+  for (const auto& [module, bytes] : groups) sums.group = std::max(sums.group, bytes);
+  return sums;
+}
+
 Activations::Activations(const Scenario& scenario, const Stack& stack) : s_(scenario) {
   LayerBuilder builder(scenario, stack);
   if (scenario.model.dense_layers() > 0) dense_ = builder.build(false);
   if (scenario.model.moe) moe_ = builder.build(true);
   const bool by_op = stack.selective_by_op && scenario.recompute.granularity == Granularity::kSelective;
   for (const bool moe : {false, true}) {
-    for (const SavedTensor& tensor : layer(moe).tensors) {
-      sums_[moe].everything += tensor.bytes;
-      if (!dropped(tensor, scenario.recompute)) sums_[moe].kept += tensor.bytes;
-    }
+    sums_[moe] = sums_of(layer(moe), scenario, stack);
     if (by_op && !layer(moe).tensors.empty())
       sums_[moe].kept = std::min(sums_[moe].kept, builder.kept_by_op(moe));
   }
+  groups_in_flight_ = stack.offload_groups_in_flight;
+  embedding_ = builder.embedding();
+  vision_ = vision_memory(scenario);
   const double element = scenario.precision.recipe == Recipe::kFp32 ? 4 : 2;
   const double tokens = d(scenario.tokens_per_microbatch());
   const double tp = d(scenario.layout.tp);
@@ -247,31 +305,44 @@ std::int64_t Activations::recomputed(const Stage& stage) const {
   return std::min(layers, s_.recompute.layers.value_or(layers));
 }
 
-// Embedding: its output, which dropout masks. Head: input and output of the final norm. An MTP depth joins
-// two normalised tensors to one of twice the width.
-double Activations::stage(const Stage& stage) const {
+// Calls f(moe, in_full) for each layer of a stage.
+template <typename F>
+void Activations::for_layers(const Stage& stage, F&& f) const {
   const std::int64_t in_full = recomputed(stage);
-  double bytes = 0;
-  for (std::int64_t i = 0; i < stage.layers; ++i)
-    bytes += kept(s_.model.is_moe(stage.first_layer + i), i < in_full);
-  for (std::int64_t i = 0; i < stage.mtp; ++i)
-    bytes += kept(s_.model.mtp_is_moe(), stage.layers + i < in_full) + 4 * boundary_;
-  if (stage.embedding) bytes += boundary_;
+  for (std::int64_t i = 0; i < stage.layers; ++i) f(s_.model.is_moe(stage.first_layer + i), i < in_full);
+  for (std::int64_t i = 0; i < stage.mtp; ++i) f(s_.model.mtp_is_moe(), stage.layers + i < in_full);
+}
+
+// Head: input and output of the final norm. An MTP depth normalises hidden state and embedding, joins them to
+// one of twice the width, and has a final norm of its own.
+double Activations::stage(const Stage& stage) const {
+  double bytes = 6 * d(stage.mtp) * boundary_;
+  for_layers(stage, [&](bool moe, bool in_full) { bytes += kept(moe, in_full); });
+  if (stage.embedding) bytes += embedding_ + vision_.kept;
   if (stage.head) bytes += 2 * boundary_;
   return bytes;
 }
 
+double Activations::offloaded(const Stage& stage) const {
+  double bytes = 0;
+  for_layers(stage, [&](bool moe, bool in_full) { bytes += in_full ? 0 : sums_[moe].host; });
+  return bytes;
+}
+
+// What is offloaded comes back group by group.
 double Activations::on_top(bool moe, bool in_full) const {
-  return everything(moe) - kept(moe, in_full) + layer(moe).working;
+  const double elsewhere = in_full ? 0 : sums_[moe].host;
+  return everything(moe) - kept(moe, in_full) - elsewhere + layer(moe).working;
 }
 
 double Activations::backward(const Stage& stage) const {
-  const std::int64_t in_full = recomputed(stage);
-  double bytes = 0;
-  for (std::int64_t i = 0; i < stage.layers; ++i)
-    bytes = std::max(bytes, on_top(s_.model.is_moe(stage.first_layer + i), i < in_full));
-  for (std::int64_t i = 0; i < stage.mtp; ++i)
-    bytes = std::max(bytes, on_top(s_.model.mtp_is_moe(), stage.layers + i < in_full));
+  double bytes = stage.embedding ? vision_.on_top : 0;
+  double group = 0;
+  for_layers(stage, [&](bool moe, bool in_full) {
+    bytes = std::max(bytes, on_top(moe, in_full));
+    if (!in_full) group = std::max(group, sums_[moe].group);
+  });
+  bytes += std::min(groups_in_flight_ * group, offloaded(stage));
   return bytes + (stage.head ? 0 : boundary_);  // the gradient that came from the next stage
 }
 

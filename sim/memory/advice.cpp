@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "layout/megatron_scenario.h"
 #include "layout/rules.h"
 #include "memory/states.h"
 
@@ -134,6 +135,27 @@ std::vector<std::string> memory_warnings(const MemoryReport& report) {
       "PP rank {} uses {:.0f} % of the GPU's memory: above {:.0f} % the allocator retries and the "
       "step can be much slower",
       report.peak().rank, 100 * used, 100 * kNearCapacity)};
+}
+
+std::vector<std::string> memory_assumptions(const Scenario& s) {
+  std::vector<std::string> notes;
+  const auto note = [&](bool holds, const char* text) {
+    if (holds) notes.emplace_back(std::string("memory: ") + text);
+  };
+  const RoutingKind routing = s.moe.routing.kind;
+  note(s.precision.fp8_params && s.precision.recipe == Recipe::kMxfp8,
+       "the gather of MXFP8 weights passes BF16 through the gradient buffer and needs no buffer of its own");
+  note(!s.offload.activations.empty(), "offloaded activations need pinned host memory of their own size");
+  note(s.offload.resident_expert_fraction < 1,
+       "gradients and optimizer state of experts on the host stay there");
+  note(s.model.vision.has_value(),
+       "the vision encoder is on the first stage, split over TP, without sequence or context parallelism");
+  note(s.kernels.cuda_graphs != CudaGraphs::kNone,
+       "static buffers of CUDA graphs as the framework's documentation states them, not derived");
+  note(!s.batch.lengths.empty(), "packed documents fill sequences of batch.seq_len tokens");
+  note(routing == RoutingKind::kDirichlet || routing == RoutingKind::kHistogram,
+       "experts counted as evenly loaded; a fuller rank needs more");
+  return notes;
 }
 
 }  // namespace stepcast

@@ -1,5 +1,5 @@
 // What to say about a memory report: why it does not fit and which single changes would help, each with the
-// peak that the ledger gives for it; and a warning near the limit.
+// peak that the ledger gives for it; a warning near the limit; and what the ledger assumes.
 #pragma once
 
 #include <string>
@@ -20,6 +20,9 @@ std::vector<std::string> what_would_fit(const Scenario& scenario, const MemoryRe
 
 // One line when the worst rank fits with little to spare.
 std::vector<std::string> memory_warnings(const MemoryReport& report);
+
+// What the ledger takes for granted about this scenario and the scenario does not say.
+std::vector<std::string> memory_assumptions(const Scenario& scenario);
 
 // The fewest GPUs that can hold all model states, each kept once.
 double gpus_for_states(const Scenario& scenario, const MemoryReport& report);

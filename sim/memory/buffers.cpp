@@ -92,12 +92,20 @@ double tp_overlap_bytes(const Scenario& s) {
   return kTpOverlapBuffers * d(s.tokens_per_microbatch()) * d(s.model.hidden) * 2;
 }
 
-double streamed_expert_bytes(const Scenario& s) {
+double streamed_expert_bytes(const Scenario& s, const Stack& stack) {
   if (!s.model.moe || s.offload.resident_expert_fraction >= 1) return 0;
   double experts = 0;
   for (std::int64_t layer = 0; layer < s.model.layers; ++layer)
     experts = std::max(experts, held_by_layer(s, layer).experts);
-  return (s.offload.prefetch ? 2 : 1) * experts * (1 - s.offload.resident_expert_fraction) * 2;
+  const StateWidths widths = state_widths(s, stack.fp32_master);
+  const double layers = s.offload.prefetch ? 2 : 1;
+  const double bytes = layers * linear_weight_bytes(s, widths) + widths.gradient;
+  return experts * (1 - s.offload.resident_expert_fraction) * bytes;
+}
+
+double cuda_graph_bytes(const Scenario& s, const Stack& stack) {
+  if (s.kernels.cuda_graphs == CudaGraphs::kNone) return 0;
+  return s.layout.pp > 1 ? stack.cuda_graph_pipeline_bytes : stack.cuda_graph_bytes;
 }
 
 double cached_gradient_bytes(const Scenario& s, const StageSplit& split, std::int64_t rank) {

@@ -28,8 +28,12 @@ double gathered_bytes(const Scenario& scenario, const StageSplit& split, std::in
 double dispatcher_bytes(const Scenario& scenario);
 double tp_overlap_bytes(const Scenario& scenario);
 
-// Weights of experts that come from the host layer by layer: the running layer and the next.
-double streamed_expert_bytes(const Scenario& scenario);
+// Experts that come from the host layer by layer: weights of the running layer (and of the next, when they are
+// fetched ahead), and the running layer's gradients on their way back.
+double streamed_expert_bytes(const Scenario& scenario, const Stack& stack);
+
+// Static buffers that CUDA graphs hold: a figure of the stack, with pipeline stages another one.
+double cuda_graph_bytes(const Scenario& scenario, const Stack& stack);
 
 // Transformer Engine hands autograd a placeholder of the weight gradient; it caches one for each weight shape
 // (pytorch/module/base.py, get_dummy_wgrad).

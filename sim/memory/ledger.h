@@ -23,12 +23,12 @@ struct StageMemory {
   double gradients = 0;
   double optimizer = 0;
   double activations = 0;
-  double buffers = 0;  // logits and loss, dispatch buffers, gathered parameters of ZeRO-3
+  double buffers = 0;  // logits and loss, dispatch buffers, CUDA graphs, gathered parameters of ZeRO-3
   double runtime = 0;
   double allocated = 0;
   double reserved = 0;
   double device = 0;
-  double host = 0;          // of states that were moved to the host
+  double host = 0;          // in host memory, of this rank: states and activations that were moved there
   std::string peak_moment;  // "micro-batch 3, backward of chunk 0"
 };
 
@@ -42,6 +42,10 @@ struct MemoryReport {
   bool fits() const { return peak().device <= capacity; }
 };
 
+// More would take minutes to walk.
+inline constexpr std::int64_t kMostStages = 4096;
+
+// Throws NotSimulated for more than kMostStages pipeline stages, and for LoRA.
 MemoryReport memory_report(const Scenario& scenario, const StageSplit& split, const Stack& stack);
 
 }  // namespace stepcast

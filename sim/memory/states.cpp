@@ -45,8 +45,7 @@ double moments(const Scenario& s, bool matrix) {
 StateBytes bytes_of(const Scenario& s, const StateWidths& widths, double parameters, bool linear,
                     bool experts) {
   const double ranks = sharding_ranks(s, experts);
-  const double cache = linear ? quantised_weight_bytes(s) : 0;
-  const double weight = cache > 0 && s.precision.fp8_params ? cache : widths.weight + cache;
+  const double weight = linear ? linear_weight_bytes(s, widths) : widths.weight;
   const double optimizer = widths.master + widths.gradient_copy + moments(s, linear) * widths.moment;
   const int stage = s.sharding.zero_stage;
   StateBytes bytes;
@@ -152,6 +151,11 @@ double quantised_weight_bytes(const Scenario& s) {
     default:
       return 0;
   }
+}
+
+double linear_weight_bytes(const Scenario& s, const StateWidths& widths) {
+  const double cache = quantised_weight_bytes(s);
+  return cache > 0 && s.precision.fp8_params ? cache : widths.weight + cache;
 }
 
 StateWidths state_widths(const Scenario& s, bool fp32_master) {

@@ -70,6 +70,9 @@ double sharding_ranks(const Scenario& scenario, bool experts);
 // Bytes of the cached low-precision copies of one linear weight; 0 for recipes without.
 double quantised_weight_bytes(const Scenario& scenario);
 
+// Of one linear weight: itself and its copies, or with fp8_params the copies alone.
+double linear_weight_bytes(const Scenario& scenario, const StateWidths& widths);
+
 StateBytes state_bytes(const Scenario& scenario, const HeldParameters& held, bool fp32_master = true);
 
 }  // namespace stepcast

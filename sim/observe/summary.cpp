@@ -1,5 +1,6 @@
 // The error table of a validation: summary, by class, rankings.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/units.h"
 #include "observe/validate.h"
 
 namespace stepcast {
@@ -52,6 +54,7 @@ Json oom_section(const Outcomes& outcomes, const std::set<std::string>& oom_seri
 Json summary_of(const Outcomes& outcomes, const std::set<std::string>& oom_series) {
   std::vector<double> absolute, signed_errors, memory, widths;
   double covered = 0;
+  std::map<std::string, std::int64_t> kinds;  // of the printed peaks: each is held against the same kind
   for (const RunOutcome* o : outcomes) {
     if (o->step_time_error) {
       signed_errors.push_back(*o->step_time_error);
@@ -59,7 +62,9 @@ Json summary_of(const Outcomes& outcomes, const std::set<std::string>& oom_serie
       widths.push_back(o->interval_width);
       covered += o->in_interval ? 1 : 0;
     }
-    if (o->memory_error) memory.push_back(std::abs(*o->memory_error));
+    if (!o->memory_error) continue;
+    memory.push_back(std::abs(*o->memory_error));
+    ++kinds[o->measured.peak_memory_kind];
   }
   Json elsewhere;
   const Json oom = oom_section(outcomes, oom_series, elsewhere);
@@ -74,7 +79,8 @@ Json summary_of(const Outcomes& outcomes, const std::set<std::string>& oom_serie
           {"oom", oom},
           {"oom_elsewhere", elsewhere},
           {"memory_n", memory.size()},
-          {"memory_mean_abs_error", mean(memory)}};
+          {"memory_mean_abs_error", mean(memory)},
+          {"memory_kinds", kinds}};
 }
 
 std::vector<double> ranks_of(const std::vector<double>& x) {
@@ -190,17 +196,57 @@ namespace {
 
 using Out = std::back_insert_iterator<std::string>;
 
+// "4.2% of 22 allocated"; "-" where no run prints its peak.
+std::string memory_column(const Json& s) {
+  if (s["memory_n"] == 0) return "-";
+  std::vector<std::string> kinds;
+  for (const auto& kind : s["memory_kinds"].items())
+    kinds.push_back(fmt::format("{} {}", kind.value().get<int>(), kind.key()));
+  return fmt::format("{:.1f}% of {}", 100 * s["memory_mean_abs_error"].get<double>(), fmt::join(kinds, ", "));
+}
+
+std::string bias_column(const Json& s) {
+  return s["n"] == 0 ? "-" : fmt::format("{:+.1f}%", 100 * s["bias"].get<double>());
+}
+
 void error_table(Out out, const std::string& title, const Json& table) {
-  fmt::format_to(out, "{:<64} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}\n", title, "n", "mean", "median", "p90",
-                 "max", "bias");
+  fmt::format_to(out, "{:<64} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}  {}\n", title, "n", "mean", "median", "p90",
+                 "max", "bias", "memory");
   for (const auto& row : table.items()) {
     const Json& s = row.value();
-    if (s["n"] == 0) continue;
-    const auto percent = [&](const char* key) { return 100 * s[key].get<double>(); };
-    fmt::format_to(out, "  {:<62.62} {:>5} {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>6.1f}% {:>+6.1f}%\n", row.key(),
-                   s["n"].get<int>(), percent("mean_abs_error"), percent("median_abs_error"),
-                   percent("p90_abs_error"), percent("max_abs_error"), percent("bias"));
+    if (s["n"] == 0 && s["memory_n"] == 0) continue;
+    // of a row without times only the memory is known
+    const auto percent = [&](const char* key) {
+      return s["n"] == 0 ? std::string("-") : fmt::format("{:.1f}%", 100 * s[key].get<double>());
+    };
+    fmt::format_to(out, "  {:<62.62} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7}  {}\n", row.key(), s["n"].get<int>(),
+                   percent("mean_abs_error"), percent("median_abs_error"), percent("p90_abs_error"),
+                   percent("max_abs_error"), bias_column(s), memory_column(s));
   }
+  fmt::format_to(out, "\n");
+}
+
+// Runs whose memory is called wrongly: they ran out and were predicted to fit, or the other way round. The
+// furthest off come first.
+void confused(Out out, const std::vector<RunOutcome>& outcomes) {
+  constexpr std::size_t kShown = 20;
+  const auto margin = [](const RunOutcome* o) { return o->device_bytes - o->capacity_bytes; };
+  Outcomes wrong;
+  for (const RunOutcome& o : outcomes)
+    if (o.status == "ok" && o.oom_predicted != o.measured.oom) wrong.push_back(&o);
+  if (wrong.empty()) return;
+  std::sort(wrong.begin(), wrong.end(), [&](const RunOutcome* a, const RunOutcome* b) {
+    const double x = std::abs(margin(a)), y = std::abs(margin(b));
+    return x != y ? x > y : a->id < b->id;
+  });
+  fmt::format_to(out, "out of memory: what was missed or falsely called ({})\n", wrong.size());
+  for (std::size_t i = 0; i < std::min(kShown, wrong.size()); ++i) {
+    const RunOutcome& o = *wrong[i];
+    fmt::format_to(out, "  {:<7} predicted {:>6.1f} of {:>5.1f} GiB ({:>+6.1f})  {}\n",
+                   o.measured.oom ? "missed" : "false", o.device_bytes / kGiB, o.capacity_bytes / kGiB,
+                   margin(&o) / kGiB, o.id);
+  }
+  if (wrong.size() > kShown) fmt::format_to(out, "  ... {} more\n", wrong.size() - kShown);
   fmt::format_to(out, "\n");
 }
 
@@ -261,6 +307,7 @@ std::string validation_text(const std::vector<RunOutcome>& outcomes, const Json&
                  s["oom_elsewhere"]["fp"].get<int>(), s["oom_elsewhere"]["n"].get<int>());
   fmt::format_to(out, "peak memory: mean error {:.1f} % over {} runs that print it\n\n",
                  100 * s["memory_mean_abs_error"].get<double>(), s["memory_n"].get<int>());
+  confused(out, outcomes);
   double rank_mean = 0, regret = 0, n = 0;
   for (const Json& r : document["rankings"]) {
     rank_mean += r["spearman"].get<double>();

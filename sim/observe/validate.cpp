@@ -54,6 +54,8 @@ void fill_classes(RunOutcome& out, const Scenario& s) {
 void compare(RunOutcome& out, const Scenario& s, const Forecast& f) {
   out.predicted_s = f.step_time_s;
   out.oom_predicted = !f.memory.fits();
+  out.device_bytes = f.memory.peak().device;
+  out.capacity_bytes = f.memory.capacity;
   out.predicted = {{"step_time_s", f.step_time_s},
                    {"step_time_interval_s", {f.interval_s[0], f.interval_s[1]}},
                    {"tokens_per_s_per_gpu", f.tokens_per_s / static_cast<double>(s.cluster.gpus)},

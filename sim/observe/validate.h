@@ -38,6 +38,8 @@ struct RunOutcome {
   std::optional<double> step_time_error;  // predicted / measured - 1
   std::optional<double> memory_error;
   bool oom_predicted = false;
+  double device_bytes = 0;    // predicted, worst rank
+  double capacity_bytes = 0;  // of the GPU
   bool in_interval = false;
   double interval_width = 0;  // of the step time, relative
 };

@@ -3,37 +3,13 @@
 #include <sys/resource.h>
 
 #include "base/json.h"
+#include "result/memory_view.h"
 
 #ifndef STEPCAST_VERSION
 #define STEPCAST_VERSION "unknown"
 #endif
 
 namespace stepcast {
-namespace {
-
-Json memory_section(const MemoryReport& report) {
-  Json stages = Json::array();
-  for (const StageMemory& m : report.stages) {
-    stages.push_back({{"stage", m.rank},
-                      {"parameters_bytes", m.parameters},
-                      {"gradients_bytes", m.gradients},
-                      {"optimizer_bytes", m.optimizer},
-                      {"activations_bytes", m.activations},
-                      {"buffers_bytes", m.buffers},
-                      {"runtime_bytes", m.runtime},
-                      {"allocated_bytes", m.allocated},
-                      {"reserved_bytes", m.reserved},
-                      {"device_bytes", m.device}});
-  }
-  return {{"capacity_bytes", report.capacity},
-          {"peak_bytes", report.peak().device},
-          {"peak_rank", report.peak().rank},
-          {"peak_moment", report.peak().peak_moment},
-          {"stages", stages}};
-}
-
-}  // namespace
-
 Json result_document(const Scenario& scenario, const Forecast& f) {
   Json breakdown = Json::object();
   for (const auto& [name, value] : f.breakdown.seconds) breakdown[name] = value;
@@ -50,7 +26,7 @@ Json result_document(const Scenario& scenario, const Forecast& f) {
           {"hfu", f.hfu},
           {"peak_flops", scenario.cluster.gpu.bf16_flops},
           {"fits", f.memory.fits()},
-          {"memory", memory_section(f.memory)},
+          {"memory", memory_json(f.memory)},
           {"breakdown_s", breakdown},
           {"traffic_bytes",
            {{"tp", f.traffic.tp},

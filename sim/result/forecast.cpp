@@ -21,7 +21,6 @@ namespace stepcast {
 namespace {
 
 constexpr double kMostTasks = 3e7;  // well below a second of replay
-constexpr std::int64_t kMostStages = 4096;
 
 // Profiles are read once; many scenarios share them.
 std::shared_ptr<const Profile> profile_named(const std::string& name) {
@@ -36,10 +35,6 @@ std::shared_ptr<const Profile> profile_named(const std::string& name) {
 }
 
 void refuse_endless(const Scenario& s) {
-  const std::int64_t stages = s.layout.pp * s.layout.vpp;
-  if (stages > kMostStages)
-    throw NotSimulated({s.file, s.prefix + "/layout/pp", fmt::format("{} pipeline stages", stages),
-                        fmt::format("at most {}", kMostStages)});
   const double tasks = estimate_tasks(s);
   if (tasks > kMostTasks)
     throw NotSimulated({s.file, s.prefix + "/batch/global",
@@ -127,15 +122,17 @@ void add_warnings(Forecast& f) {
 }  // namespace
 
 Forecast forecast(const Scenario& s) {
-  refuse_endless(s);
+  require_simulated(s);
   Forecast f;
   f.assumptions = s.assumptions;
+  for (const std::string& line : memory_assumptions(s)) f.assumptions.push_back(line);
   f.warnings = s.warnings;
   const Profile profile = with_bandwidth(*profile_named(s.cluster.calibration), s.cluster.gpu.hbm_bytes_per_s,
                                          s.cluster.host_link_bytes_per_s);
   const StageSplit split = split_of(s);
   f.memory = memory_report(s, split, s.stack);
 
+  refuse_endless(s);
   const StepGraph graph = build_step(s, split, s.stack);
   const OpTimes times = op_times(graph, profile, ClosedForms(s, profile));
   if (!times.extrapolated.empty())

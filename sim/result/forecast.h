@@ -38,7 +38,7 @@ struct Forecast {
   std::uint64_t tasks = 0;
 };
 
-// Throws NotSimulated when the step has more tasks than a replay is allowed.
+// Throws NotSimulated when the step asks for what is not simulated, or has more tasks than a replay is allowed.
 Forecast forecast(const Scenario& scenario);
 
 }  // namespace stepcast

@@ -6,13 +6,12 @@
 #include "base/json.h"
 #include "model/parameters.h"
 #include "result/document.h"
+#include "result/memory_view.h"
 
 namespace stepcast {
 namespace {
 
 using Out = std::back_insert_iterator<std::string>;
-
-std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / kGiB); }
 
 std::string count(double value) {
   if (value >= 1e12) return fmt::format("{:.2f} T", value / 1e12);
@@ -35,15 +34,7 @@ void headline(Out out, const Scenario& s, const Forecast& f) {
                  s.batch.global, s.batch.seq_len, s.batch.micro, s.microbatches(),
                  (*s.resolved)["precision"]["recipe"].get<std::string>());
 
-  const StageMemory& peak = f.memory.peak();
-  if (f.memory.fits())
-    fmt::format_to(out, "fits: {} of {} GiB on the worst rank (pipeline rank {}), {} GiB to spare\n",
-                   gib(peak.device), gib(f.memory.capacity), peak.rank, gib(f.memory.capacity - peak.device));
-  else
-    fmt::format_to(
-        out,
-        "DOES NOT FIT: {} GiB on the worst rank (pipeline rank {}), {} GiB over the {} GiB that there are\n",
-        gib(peak.device), peak.rank, gib(peak.device - f.memory.capacity), gib(f.memory.capacity));
+  fmt::format_to(out, "{}", memory_verdict(f.memory));
   fmt::format_to(out, "step time {:.3f} s   {:.0f} tokens/s ({:.1f} per GPU)   {:.1f} TFLOP/s per GPU\n",
                  f.step_time_s, f.tokens_per_s, f.tokens_per_s / static_cast<double>(s.cluster.gpus),
                  f.model_tflops_per_gpu);
@@ -62,26 +53,6 @@ void loss_table(Out out, const Forecast& f) {
   fmt::format_to(out, "  {:<14} {:>9.4f} s  {:>5.1f} %\n\n", "step", f.breakdown.total(), 100.0);
 }
 
-// At most eight ranks: the worst, the ends, and a few between.
-void memory_table(Out out, const Forecast& f) {
-  fmt::format_to(out, "memory by pipeline rank, GiB (peak: {})\n", f.memory.peak().peak_moment);
-  fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}\n", "rank", "weights",
-                 "grads", "optimizer", "activations", "buffers", "allocated", "reserved", "runtime",
-                 "device");
-  const auto& stages = f.memory.stages;
-  const std::size_t step = std::max<std::size_t>(1, (stages.size() + 6) / 7);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    if (i != f.memory.worst && i % step != 0 && i + 1 != stages.size()) continue;
-    const StageMemory& m = stages[i];
-    fmt::format_to(out, "  {:>4} {:>8} {:>8} {:>9} {:>11} {:>8} {:>9} {:>9} {:>8} {:>8}{}\n", m.rank,
-                   gib(m.parameters), gib(m.gradients), gib(m.optimizer), gib(m.activations), gib(m.buffers),
-                   gib(m.allocated), gib(m.reserved), gib(m.runtime), gib(m.device),
-                   i == f.memory.worst ? "  worst" : "");
-  }
-  if (stages.size() > 8) fmt::format_to(out, "  ({} ranks; --json has them all)\n", stages.size());
-  fmt::format_to(out, "\n");
-}
-
 void traffic_table(Out out, const Forecast& f) {
   const Traffic& t = f.traffic;
   fmt::format_to(
@@ -98,7 +69,7 @@ std::string result_text(const Scenario& s, const Forecast& f) {
   const Out out = std::back_inserter(text);
   headline(out, s, f);
   loss_table(out, f);
-  memory_table(out, f);
+  fmt::format_to(out, "{}\n", memory_table(f.memory));
   traffic_table(out, f);
   fmt::format_to(out, "rests on\n  kernels    profile {} ({}; sha256 {:.12})\n  software   {} as of {}\n",
                  f.calibration, f.calibration_kind, f.calibration_sha256, s.stack.name, s.stack.date);

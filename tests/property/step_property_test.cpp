@@ -72,7 +72,9 @@ Json random_scenario(Random& r) {
 
 std::optional<Scenario> read_if_legal(const Json& json) {
   try {
-    return read(json);
+    Scenario scenario = read(json);
+    require_simulated(scenario);
+    return scenario;
   } catch (const InputError&) {
     return std::nullopt;
   }

@@ -4,8 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <set>
+#include <string>
 #include <vector>
+
+#include "base/json.h"
 
 namespace stepcast {
 namespace {
@@ -93,6 +101,43 @@ TEST(Groups, OracleHierarchicalCp) {  // hierarchical_cp_2_2_4_of_16
   EXPECT_EQ(levels, (std::vector<Ranks>{{0, 1}, {0, 2}, {0, 4, 8, 12}}));
   const auto strided = hierarchical_groups({3, 7, 11, 15}, {2, 2}, 11);
   EXPECT_EQ(strided, (std::vector<Ranks>{{11, 15}, {3, 11}}));
+}
+
+// Every oracle of the file, by what it asks for: "pp_group_of_0", "cp_groups", "level2_first", ...
+Json answer(const Grid& g, const Json& inputs, const std::string& key) {
+  static const std::map<std::string, Group> kinds = {{"tp", Group::kTp}, {"cp", Group::kCp},
+                                                     {"dp", Group::kDp}, {"pp", Group::kPp},
+                                                     {"ep", Group::kEp}, {"edp", Group::kEdp}};
+  if (key == "dp") return g.dp;
+  if (key == "edp") return g.edp;
+  if (key == "num_dp_groups") return all_groups(g, Group::kDp).size();
+  if (key == "tp_groups_first") return group_of(g, Group::kTp, 0);
+  if (key == "cp_groups") return all_groups(g, Group::kCp);
+  if (key.rfind("level", 0) == 0) {
+    const auto sizes = inputs["sizes"].get<Ranks>();
+    Ranks group(static_cast<std::size_t>(
+        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>())));
+    std::iota(group.begin(), group.end(), 0);
+    return hierarchical_groups(group, sizes, 0)[static_cast<std::size_t>(key[5] - '1')];
+  }
+  const std::size_t at = key.find("_group_of_");
+  if (at == std::string::npos || !kinds.contains(key.substr(0, at))) return {};
+  return group_of(g, kinds.at(key.substr(0, at)), std::stoll(key.substr(at + 10)));
+}
+
+TEST(GroupOracles, HaveTheirValues) {
+  const char* folder = std::getenv("STEPCAST_DATA");
+  if (folder == nullptr) GTEST_SKIP() << "STEPCAST_DATA is not set";
+  const Json file = load_json(std::filesystem::path(folder) / "domain_oracles.json");
+  for (const Json& entry : file["oracles"]) {
+    if (entry["category"] != "groups") continue;
+    const Json& in = entry["inputs"];
+    const auto size = [&](const char* key) { return in.value(key, std::int64_t{1}); };
+    Grid g = grid(size("W"), size("tp"), size("cp"), size("pp"), in.value("etp", size("tp")), size("ep"));
+    g.tp_pp_dp = in.value("use_tp_pp_dp_mapping", false);
+    for (const auto& [key, expected] : entry["expected"].items())
+      EXPECT_EQ(answer(g, in, key), expected) << entry["id"] << " " << key;
+  }
 }
 
 // ---- properties

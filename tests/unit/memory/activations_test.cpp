@@ -115,7 +115,7 @@ TEST(Activations, RecomputedModulesDropTheirTensors) {
                                {"moe_act", true, 32768},
                                {"shared_experts", true, shared},
                                {"moe", true, routed + shared + router},
-                               {"mlp", false, 6 * 18432},
+                               {"mlp", false, 6 * 18432 + 2 * 7168},
                                {"mlp", true, 0},
                                {"moe", false, 0}})
     EXPECT_DOUBLE_EQ(everything(s, row.moe) - kept(s, row.moe, {row.module}), kTokens * row.dropped)

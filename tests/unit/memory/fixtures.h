@@ -67,6 +67,25 @@ inline Model deepseek_v3() {
   return m;
 }
 
+// Mixtral 8x22B's layer: GQA, experts in every layer, none of them shared.
+inline Model mixtral() {
+  Model m;
+  m.name = "Mixtral-8x22B";
+  m.layers = 56;
+  m.hidden = 6144;
+  m.vocab = 32000;
+  m.attention.kind = AttentionKind::kGqa;
+  m.attention.heads = 48;
+  m.attention.kv_heads = 8;
+  m.attention.head_dim = 128;
+  Moe moe;
+  moe.experts = 8;
+  moe.top_k = 2;
+  moe.ffn_hidden = 16384;
+  m.moe = moe;
+  return m;
+}
+
 // Layout sizes from tp, cp, pp, ep, etp and the GPUs.
 inline void settle(Scenario& s) {
   Layout& l = s.layout;
@@ -119,6 +138,10 @@ inline Stack megatron_stack(double logits_bytes = 8) {
   stack.context_bytes = 0.9e9;
   stack.nccl_bytes_per_communicator = 0.3e9;
   stack.logits_bytes = logits_bytes;
+  stack.cuda_graph_bytes = 2e9;
+  stack.cuda_graph_pipeline_bytes = 10e9;
+  stack.offload_min_elements = 1024 * 1024;
+  stack.offload_groups_in_flight = 2;
   return stack;
 }
 

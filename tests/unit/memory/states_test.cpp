@@ -86,7 +86,9 @@ TEST(States, QuantisedWeightsAreCached) {
   for (const CacheRow& row : {CacheRow{Recipe::kFp8Tensor, 9, 2},
                               {Recipe::kFp8Tensor, 10, 1},
                               {Recipe::kFp8Block, 9, 2},
+                              {Recipe::kFp8Block, 10, 2 * (1 + 1.0 / 32)},
                               {Recipe::kMxfp8, 10, 2 * (1 + 1.0 / 32)},
+                              {Recipe::kNvfp4Weights, 9, 0.5 + 1.0 / 16},
                               {Recipe::kNvfp4, 10, 2 * (0.5 + 1.0 / 16)}}) {
     Scenario s = scenario(llama70b(), 8);
     s.precision.recipe = row.recipe;
@@ -116,6 +118,25 @@ TEST(States, DenseAndExpertsShardOverTheirOwnGroups) {
   s.sharding.instances = 4;
   EXPECT_EQ(sharding_ranks(s, false), 4);
   EXPECT_EQ(sharding_ranks(s, true), 2);
+}
+
+// DP 16 in 4 instances: each shards over 4 ranks; 2 + 4 + 12 / 4. Both with node scope: 8 ranks of a node over
+// 4 instances.
+TEST(States, InstancesOfTheDistributedOptimizer) {
+  Scenario s = scenario(llama70b(), 16);
+  s.sharding.instances = 4;
+  EXPECT_NEAR(of_one(s).on_gpu(), 6 + 12.0 / 4, kExact);
+  s.sharding.zero_stage = 3;
+  EXPECT_NEAR(of_one(s).on_gpu(), 18.0 / 4, kExact);
+  s.sharding.node_scope = true;
+  EXPECT_NEAR(of_one(s).on_gpu(), 18.0 / 2, kExact);
+}
+
+// HSDP: FSDP within a node of 8, replicated over 4 nodes: (4 + 4 + 8) / 8.
+TEST(States, HybridSharding) {
+  Scenario s = scenario(llama70b(), 32);
+  s.sharding = {3, true, Engine::kFsdp, 1};
+  EXPECT_NEAR(of_one(s).on_gpu(), 16.0 / 8, kExact);
 }
 
 // 32 GPUs in nodes of 8, tp 2: a node holds 4 of the 16 data-parallel ranks.

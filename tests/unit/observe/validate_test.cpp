@@ -1,6 +1,7 @@
 // Forecasts against runs: the status of each kind of record, and the summary's numbers worked out by hand.
 #include "observe/validate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -298,6 +299,39 @@ TEST(Rankings, AreOfOneWorkloadAndOfThreeRuns) {
   EXPECT_EQ(validation_document(runs)["rankings"][0]["n"], 3);
   runs[1].series = "other";
   EXPECT_TRUE(validation_document(runs)["rankings"].empty());
+}
+
+// A run that ran out though it should fit is missed; one that ran though it should not is a false alarm. The
+// furthest off comes first, and so many are shown.
+TEST(Summary, ListsWhatMemoryWasCalledWrongly) {
+  std::vector<RunOutcome> runs;
+  for (int i = 0; i < 25; ++i) {
+    runs.push_back(outcome(fmt::format("run{:02}", i), 1, 1));
+    runs.back().capacity_bytes = 80 * 1073741824.0;
+    runs.back().device_bytes = (81 + i) * 1073741824.0;
+    runs.back().oom_predicted = true;
+  }
+  runs.push_back(outcome("out", 1, 1));
+  runs.back().measured.oom = true;
+  runs.back().device_bytes = 30 * 1073741824.0;
+  runs.back().capacity_bytes = 80 * 1073741824.0;
+  const std::string text = validation_text(runs, validation_document(runs));
+  EXPECT_THAT(text, HasSubstr("missed or falsely called (26)"));
+  EXPECT_THAT(text, HasSubstr("missed  predicted   30.0 of  80.0 GiB ( -50.0)  out"));
+  EXPECT_THAT(text, HasSubstr("false   predicted  105.0 of  80.0 GiB ( +25.0)  run24"));
+  EXPECT_THAT(text, HasSubstr("... 6 more"));
+  EXPECT_LT(text.find("  out\n"), text.find("run24"));
+}
+
+TEST(Summary, ShowsMemoryByKind) {
+  std::vector<RunOutcome> runs = four();
+  runs[0].memory_error = 0.04;
+  runs[0].measured.peak_memory_kind = "allocated";
+  runs[1].memory_error = -0.02;
+  runs[1].measured.peak_memory_kind = "reserved";
+  const Json document = validation_document(runs);
+  EXPECT_EQ(document["summary"]["memory_kinds"], (Json{{"allocated", 1}, {"reserved", 1}}));
+  EXPECT_THAT(validation_text(runs, document), HasSubstr("3.0% of 1 allocated, 1 reserved"));
 }
 
 }  // namespace
