@@ -80,7 +80,7 @@ void add_yaml_flags(const YAML::Node& map, const std::string& pointer, RawLaunch
   for (const auto& entry : map) {
     const auto key = entry.first.as<std::string>();
     RawArgument argument{
-        key.substr(std::min(key.find_first_not_of('-'), key.size())), {}, pointer + "/" + key};
+        key.substr(std::min(key.find_first_not_of('-'), key.size())), {}, fmt::format("{}/{}", pointer, key)};
     const YAML::Node& value = entry.second;
     if (value.IsNull()) continue;
     if (value.IsSequence()) {

@@ -24,7 +24,7 @@ Scenario read(const Json& document) { return read_scenario(document, "test", "",
 
 MegatronArguments launch(const Scenario& scenario) {
   std::vector<Problem> problems;
-  const MegatronArguments a = launch_arguments(scenario, problems);
+  MegatronArguments a = launch_arguments(scenario, problems);
   throw_if_any(problems);
   return a;
 }
