@@ -1,4 +1,5 @@
 // `inspect layout`: memory of any legal scenario, simulated or not.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -51,7 +52,7 @@ TEST(InspectLayout, AnswersWhatIsNotSimulated) {
         R"('/disturbances/slow_gpus=[{"rank":0,"factor":2}]')", "/kernels/cuda_graphs=layer",
         "/sharding/scope=node",
         R"('/model/vision={"layers":2,"hidden":64,"ffn_hidden":128,"heads":2,"patches_per_sequence":64}')"}) {
-    const Json j = inspect(big + " --set " + set);
+    const Json j = inspect(fmt::format("{} --set {}", big, set));
     EXPECT_TRUE(j["memory"].contains("stages") && j["fits"].is_boolean()) << set;
   }
   const Json lora = inspect(big + " --set /training/kind=lora");
