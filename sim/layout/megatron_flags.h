@@ -52,8 +52,4 @@ std::vector<std::string> flag_words(const MegatronArguments& arguments, const Fl
 // data, checkpoints).
 bool has_no_effect(std::string_view name);
 
-// A list of numbers as Megatron evaluates it: "4", "[0, 1, 1]", "([0]*3+[1]*58)". Only numbers, lists, + and *;
-// a list has at most 100,000 elements. A number alone is a list of one. Absent when it is none of these.
-std::optional<std::vector<std::int64_t>> evaluate_list(std::string_view expression);
-
 }  // namespace stepcast

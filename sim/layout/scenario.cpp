@@ -10,6 +10,7 @@
 #include "base/schema.h"
 #include "layout/megatron_scenario.h"
 #include "layout/nearest.h"
+#include "layout/rule_helpers.h"
 #include "layout/rules.h"
 #include "layout/scenario_pointer.h"
 #include "layout/scenario_read.h"
@@ -129,10 +130,8 @@ class Reader {
     }
     l.stages = given.value("stages", std::string());
     l.cp_comm = enum_of<CpComm>(given["cp_comm"], kCpComms);
-    l.dp =
-        std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.tp, l.cp, l.pp})));
-    l.edp =
-        std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, saturating_product({l.etp, l.ep, l.pp})));
+    l.dp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, product({l.tp, l.cp, l.pp})));
+    l.edp = std::max<std::int64_t>(1, gpus / std::max<std::int64_t>(1, product({l.etp, l.ep, l.pp})));
     read_schedule(given);
     for (const auto& [key, derived] : {std::pair{"dp", l.dp}, std::pair{"edp", l.edp}}) {
       if (given.contains(key) && given[key] != derived)

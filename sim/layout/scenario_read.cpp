@@ -63,15 +63,8 @@ void read_moe(const Json& given, MoeExecution& moe) {
 
 std::string name_of_bytes(std::int64_t bytes, Recipe recipe) {
   if (bytes == 4) return "fp32";
+  if (bytes == 1) return "fp8";
   return recipe == Recipe::kFp16 ? "fp16" : "bf16";
-}
-
-std::int64_t saturating_product(std::initializer_list<std::int64_t> factors) {
-  std::int64_t product = 1;
-  for (const std::int64_t factor : factors) {
-    if (__builtin_mul_overflow(product, factor, &product)) return std::numeric_limits<std::int64_t>::max();
-  }
-  return product;
 }
 
 void read_simple_sections(const Json& document, Scenario& scenario) {

@@ -1,4 +1,4 @@
-// Names of the scenario's enumerations and the sections that need no decision. Used by scenario.cpp only.
+// Names of the scenario's enumerations and the sections that need no decision. Used by scenario.cpp and megatron_scenario.cpp.
 #pragma once
 
 #include <array>
@@ -35,10 +35,7 @@ Enum enum_of(const Json& name, const std::array<EnumName<Enum>, N>& names) {
 // document with defaults.
 void read_simple_sections(const Json& document, Scenario& scenario);
 
-// 2 -> "bf16" (or "fp16" under the fp16 recipe), 4 -> "fp32".
+// 1 -> "fp8", 2 -> "bf16" (or "fp16" under the fp16 recipe), 4 -> "fp32".
 std::string name_of_bytes(std::int64_t bytes, Recipe recipe);
-
-// The product, or a very large number when it would overflow.
-std::int64_t saturating_product(std::initializer_list<std::int64_t> factors);
 
 }  // namespace stepcast
