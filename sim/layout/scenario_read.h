@@ -1,9 +1,9 @@
-// Names of the scenario's enumerations and the sections that need no decision. Used by scenario.cpp and megatron_scenario.cpp.
+// Names of the scenario's enumerations and the sections that need no decision. Used by scenario.cpp and
+// megatron_scenario.cpp.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 
