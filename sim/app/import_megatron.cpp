@@ -33,6 +33,7 @@ struct Import {
   LaunchLine line;
   ImportedScenario scenario;
   std::vector<std::string> warnings;
+  std::vector<Problem> refused;  // what Megatron's own checks would refuse
 };
 
 LaunchLine read_line(const Options& options) {
@@ -59,15 +60,19 @@ std::string said(const Violation& violation) {
   return flag == nullptr ? violation.option : fmt::format("--{}", flag->name);
 }
 
-void check_legal(const Options& options, const MegatronArguments& arguments) {
+std::vector<Problem> broken_rules(const Options& options, const MegatronArguments& arguments) {
   std::vector<Problem> problems;
   for (const Violation& v : check_rules(arguments))
     problems.push_back({options.file, said(v), fmt::format("{} (rule {})", v.found, v.rule), v.allowed});
-  if (problems.empty()) return;
+  return problems;
+}
+
+void throw_if_refused(const Import& import) {
+  if (import.refused.empty()) return;
   std::vector<std::string> hints;
-  const std::string nearest = nearest_legal_text(arguments);
+  const std::string nearest = nearest_legal_text(import.line.arguments);
   if (!nearest.empty()) hints.push_back("nearest legal layouts: " + nearest);
-  throw InputError(problems, hints);
+  throw InputError(import.refused, hints);
 }
 
 bool is_complete(const Json& document, const LaunchLine& line) {
@@ -80,10 +85,10 @@ Import import_file(const Options& options) {
   Import import;
   import.line = read_line(options);
   know_the_gpu(options, import.line.arguments);
-  check_legal(options, import.line.arguments);
+  import.refused = broken_rules(options, import.line.arguments);
   import.warnings = rule_warnings(import.line.arguments);
   import.scenario = scenario_of(import.line.arguments, options.file, options.topology);
-  if (is_complete(import.scenario.document, import.line))
+  if (import.refused.empty() && is_complete(import.scenario.document, import.line))
     read_scenario(import.scenario.document, options.file, "", std::filesystem::current_path());
   return import;
 }
@@ -94,6 +99,9 @@ Json import_json(const Import& import, const Options& options) {
     for (const std::string& what : *list) ignored.push_back({{"what", what}, {"count", 1}});
   if (import.line.dumped > 0)
     ignored.push_back({{"what", "other lines of the dump"}, {"count", import.line.dumped}});
+  Json refused = Json::array();
+  for (const Problem& problem : import.refused)
+    refused.push_back(fmt::format("{}: {}; {}", problem.pointer, problem.found, problem.allowed));
   return {{"schema", "stepcast/import/1"},
           {"kind", "megatron"},
           {"file", options.file},
@@ -103,7 +111,8 @@ Json import_json(const Import& import, const Options& options) {
           {"unrecognised", import.line.unrecognised},
           {"unfilled", import.line.unfilled},
           {"notes", import.scenario.notes},
-          {"warnings", import.warnings}};
+          {"warnings", import.warnings},
+          {"refused", refused}};
 }
 
 void print_list(const char* title, const std::vector<std::string>& lines) {
@@ -127,6 +136,7 @@ void print_import(const Import& import, const Options& options) {
     fmt::print("Written to {}\n", options.output);
 }
 
+// A line that Megatron refuses is read all the same, so that it can be mended; the exit code says that it is refused.
 void run(const Options& options) {
   const Import import = import_file(options);
   const auto dump = [](const Json& json) {
@@ -137,6 +147,7 @@ void run(const Options& options) {
     fmt::print("{}", dump(import_json(import, options)));
   else
     print_import(import, options);
+  throw_if_refused(import);
 }
 
 }  // namespace

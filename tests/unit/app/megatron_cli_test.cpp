@@ -69,9 +69,11 @@ TEST(ImportMegatron, IsReadable) {
 }
 
 TEST(ImportMegatron, RefusesWhatMegatronRefuses) {
-  const Answer answer = run_program("import megatron " + kDeepSeek + " --gpus 1000");
+  const Answer answer = run_program("import megatron " + kDeepSeek + " --gpus 1000 --json");
   EXPECT_EQ(answer.exit_code, 2);
-  EXPECT_TRUE(answer.out.empty());
+  const Json read = Json::parse(answer.out);  // there to be mended
+  EXPECT_EQ(read["document"]["layout"]["stages"], "Et|(tt|)*30mL");
+  EXPECT_FALSE(read["refused"].empty());
   EXPECT_NE(answer.err.find("(rule 1)"), std::string::npos) << answer.err;
   EXPECT_NE(answer.err.find("--pipeline-model-parallel-size"), std::string::npos) << answer.err;
 }
